@@ -1,2 +1,157 @@
-def main() -> int:
+"""The command `inferlab`. Each verb imports what it needs only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Returns the exit status: 0 done, 1 not all well, 2 asked wrongly."""
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output (head, less) has gone
+        sys.stderr.close()
+        return 1
+    except (ValueError, OSError) as trouble:
+        print(f"inferlab: {trouble}", file=sys.stderr)
+        return 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line as argparse sees it."""
+    top = argparse.ArgumentParser(
+        prog="inferlab",
+        description="A hands-on course on LLM inference.",
+        epilog=EPILOG,
+    )
+    verbs = top.add_subparsers(metavar="VERB", required=True, title="verbs")
+
+    def verb(name: str, run, text: str, work: bool = False) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=text, description=text, epilog=EPILOG)
+        sub.set_defaults(run=run)
+        if work:
+            sub.add_argument("--work", type=Path, metavar="DIR", help="your copy (default: work/)")
+        return sub
+
+    lab = verb("lab", run_lab, "update your copy of the course and open JupyterLab", work=True)
+    lab.add_argument("lesson", nargs="?", help="which one to open (default: the first)")
+    lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+    lab.add_argument("--port", type=int, help="first port to try (default: 8888)")
+    lab.add_argument("extra", nargs="*", help="after --: handed to JupyterLab")
+
+    verb("progress", run_progress, "what you have passed, and what comes next")
+
+    reset = verb("reset", run_reset, "start a lesson afresh; a dated copy of yours is kept", True)
+    reset.add_argument("lesson", metavar="LESSON")
+
+    check = verb("check", run_check, "run your notebook and show every verdict", work=True)
+    check.add_argument("lesson", metavar="LESSON")
+    check.add_argument("file", nargs="?", type=Path, help="a notebook elsewhere")
+    check.add_argument(
+        "--timeout", type=int, default=60, metavar="S", help="seconds a cell may run"
+    )
+
+    doctor = verb("doctor", run_doctor, "look at this computer, or at a notebook before you submit")
+    doctor.add_argument("notebook", nargs="?", type=Path)
+    doctor.add_argument("--fix", action="store_true", help="repair the notebook (a copy is kept)")
+
+    fetch = verb("fetch", run_fetch, "bring a real model into your cache")
+    fetch.add_argument("name", nargs="?", default="smollm2", help="default: smollm2")
+    fetch.add_argument("--force", action="store_true", help="fetch it again")
+
+    generate = verb("generate", run_generate, "continue a text with the course's own engine")
+    generate.add_argument("text", help="what to continue; a chat message unless --raw")
+    generate.add_argument("--model", default="smollm2", help="a name or a path (default: smollm2)")
+    generate.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    generate.add_argument("--raw", action="store_true", help="continue the text as it stands")
+
+    verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
+    return top
+
+
+def run_lab(args: argparse.Namespace) -> int:
+    from grader import lab
+
+    root = lab.course_root()
+    work = args.work or root / "work"
+    lab.start(root, work, args.lesson, not args.no_browser, args.port, args.extra)
+
+
+def run_progress(args: argparse.Namespace) -> int:
+    from grader.progress import text
+
+    print(text())
     return 0
+
+
+def run_reset(args: argparse.Namespace) -> int:
+    from grader import lab, registry
+    from labkit import store
+
+    root = lab.course_root()
+    lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
+    kept = lab.start_afresh(root, (args.work or root / "work").absolute(), lesson)
+    judged = (*registry.exercises(lesson), *registry.questions(lesson))
+    store.forget([one.id for one in judged])
+    print(f"{lesson}: as released, with no progress; your predictions stay")
+    if kept:
+        print(f"your copy is kept as {kept}")
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    from grader import headless, lab, registry
+
+    root = lab.course_root()
+    lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
+    path = args.file or lab.working_path(args.work or root / "work", lesson)
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; `inferlab lab` makes your copy of a lesson")
+    print(f"running {path} (measuring cells are skipped)", flush=True)
+    judged = (*registry.exercises(lesson), *registry.questions(lesson))
+    rows = headless.collect(path, tuple(one.id for one in judged), args.timeout)
+    print(headless.table(rows))
+    return 0 if all(row.outcome == "passed" for row in rows) else 1
+
+
+def run_doctor(args: argparse.Namespace) -> int:
+    if args.notebook is None:
+        if args.fix:
+            raise ValueError("--fix repairs a notebook: inferlab doctor NOTEBOOK --fix")
+        from grader import doctor
+
+        return doctor.main()
+    from grader import repair
+
+    return repair.main(args.notebook, args.fix)
+
+
+def run_fetch(args: argparse.Namespace) -> int:
+    from inferlab.fetch import run_fetch as fetch
+
+    return fetch(args)
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    from inferlab.generate import run_generate as generate
+
+    return generate(args)
+
+
+def run_build(args: argparse.Namespace) -> int:
+    from grader import build
+
+    return build.main([])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,389 @@
+"""Lesson 04: the cache as a data structure, the sliding window, and generation with a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from grader.compare import Raised
+from grader.exercise import Exercise, Inputs
+from inferlab.kv_cache import KVCache
+
+LESSON = "04_kv_cache"
+
+# ---- KVCache: the part under judgement is the learner's, the other methods are the reference's --
+
+
+def with_method(**methods: Callable) -> type:
+    """KVCache with some methods replaced: one wrong or right answer."""
+    return type("KVCache", (KVCache,), methods)
+
+
+def _only(part: str, answer: type) -> type:
+    """The reference with only `part` taken from the answer, so that each part is judged alone."""
+    return type(
+        "KVCache",
+        (answer,),
+        {
+            name: getattr(KVCache, name)
+            for name in ("reserve", "append", "truncate")
+            if name != part
+        },
+    )
+
+
+def _contents(cache: Any) -> dict[str, Any]:
+    """What the cache holds, layer by layer, without the unused slots."""
+    held = {"lengths": list(cache.lengths)}
+    for layer, n in enumerate(cache.lengths):
+        held[f"keys of layer {layer}"] = cache.keys[layer, :, :, :n].copy()
+        held[f"values of layer {layer}"] = cache.values[layer, :, :, :n].copy()
+    return held
+
+
+def _raised(action: Callable[[], Any]) -> Any:
+    """What a call raised, as data; None when it raised nothing."""
+    try:
+        action()
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return Raised(type(error).__name__, str(error))
+    return None
+
+
+def _cache_inputs(rng: np.random.Generator) -> Inputs:
+    sizes = {"n_layers": 2, "n_kv_heads": int(rng.integers(2, 4)), "n_sequences": 2}
+    return {**sizes, "d_head": int(rng.integers(3, 6)), "seed": int(rng.integers(1000))}
+
+
+def _new(kind: type, inputs: Inputs, capacity: int) -> tuple[Any, Callable[[int], np.ndarray]]:
+    """An empty cache of these sizes, and a source of (B, n_kv_heads, T, d_head) rows for it."""
+    rng = np.random.default_rng(inputs["seed"])
+    sizes = (inputs["n_layers"], inputs["n_kv_heads"], inputs["d_head"], inputs["n_sequences"])
+    cache = kind(*sizes, capacity=capacity)
+
+    def rows(T: int) -> np.ndarray:
+        shape = (inputs["n_sequences"], inputs["n_kv_heads"], T, inputs["d_head"])
+        return rng.normal(size=shape).astype(np.float32)
+
+    return cache, rows
+
+
+def _fill(cache: Any, rows: Callable, *lengths: int) -> None:
+    for T in lengths:
+        for layer in range(len(cache.lengths)):
+            cache.append(layer, rows(T), rows(T))
+
+
+def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
+    cache, rows = _new(_only("reserve", answer), inputs, capacity=4)
+    _fill(cache, rows, 3)
+    seen: dict[str, Any] = {}
+    before = cache.keys
+    cache.reserve(4)
+    seen["4 tokens fit: the array is kept"] = cache.keys is before
+    cache.reserve(9)
+    seen["capacity after reserve(9)"] = cache.capacity
+    seen["values have room for"] = cache.values.shape[3]
+    seen["number type"] = str(cache.keys.dtype)
+    return {**seen, **_contents(cache)}
+
+
+def _regrow(capacity_for: Callable, place=slice(None), names=("keys", "values"), dtype=None):
+    """reserve with another capacity, or copying to another place."""
+
+    def reserve(self, n_tokens):
+        capacity = capacity_for(self.capacity, n_tokens)
+        if capacity == self.capacity:
+            return
+        for name in names:
+            old = getattr(self, name)
+            new = np.zeros((*old.shape[:3], capacity, old.shape[4]), dtype or old.dtype)
+            if place is not None:
+                n = old.shape[3]
+                new[:, :, :, :n] = old if place == slice(None) else old[:, :, :, place]
+            setattr(self, name, new)
+
+    return reserve
+
+
+def _doubled(capacity: int, n_tokens: int) -> int:
+    while capacity < n_tokens:
+        capacity *= 2
+    return capacity
+
+
+def _reserve_concatenate(self, n_tokens):
+    while self.keys.shape[3] < n_tokens:
+        self.keys = np.concatenate([self.keys, np.zeros_like(self.keys)], axis=3)
+        self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=3)
+
+
+def _reserve_pad(self, n_tokens):
+    if n_tokens > self.capacity:
+        factor = 2 ** int(np.ceil(np.log2(n_tokens / self.capacity)))
+        extra = ((0, 0), (0, 0), (0, 0), (0, self.capacity * (factor - 1)), (0, 0))
+        self.keys, self.values = np.pad(self.keys, extra), np.pad(self.values, extra)
+
+
+RESERVE = Exercise(
+    id="KVCache.reserve",
+    reference=KVCache,
+    lesson=LESSON,
+    points=2,
+    minutes=10,
+    difficulty=3,
+    hints=(
+        "Leave at once when n_tokens <= self.capacity. Else find the new capacity: a while loop "
+        "that doubles.",
+        "self.keys.shape is (n_layers, B, n_kv_heads, capacity, d_head): the fourth number is the "
+        "one that changes. Keep the dtype of the old array.",
+        "new = np.zeros((*old.shape[:3], capacity, old.shape[4]), old.dtype); "
+        "new[:, :, :, : old.shape[3]] = old; do it for self.keys and for self.values.",
+    ),
+    draw=_cache_inputs,
+    n_draws=3,
+    drive=_drive_reserve,
+    wrong={
+        "grows to exactly what is needed: then every append copies everything again": with_method(
+            reserve=_regrow(lambda capacity, n: max(capacity, n))
+        ),
+        "doubles once only, which is not always enough": with_method(
+            reserve=_regrow(lambda capacity, n: capacity * 2 if n > capacity else capacity)
+        ),
+        "allocates anew although the tokens fit": with_method(
+            reserve=_regrow(lambda capacity, n: _doubled(capacity * 2, n))
+        ),
+        "what was held is not copied over": with_method(reserve=_regrow(_doubled, place=None)),
+        "the old tokens are copied in reverse order": with_method(
+            reserve=_regrow(_doubled, place=slice(None, None, -1))
+        ),
+        "grows the keys but not the values": with_method(
+            reserve=_regrow(_doubled, names=("keys",))
+        ),
+        "the new arrays are float64: keep the dtype of the old ones": with_method(
+            reserve=_regrow(_doubled, dtype=np.float64)
+        ),
+    },
+    right={
+        "joins zeros behind, again and again": with_method(reserve=_reserve_concatenate),
+        "np.pad by a power of two": with_method(reserve=_reserve_pad),
+    },
+)
+
+
+def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
+    """A prefill of 3 tokens, a step of 1, a chunk of 2; then a step of a wrong shape."""
+    cache, rows = _new(_only("append", answer), inputs, capacity=4)
+    seen: dict[str, Any] = {}
+    for T in (3, 1, 2):
+        for layer in range(inputs["n_layers"]):
+            pair = cache.append(layer, rows(T), rows(T))
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                pair = (pair, None)
+            for name, array in zip(("keys", "values"), pair, strict=True):
+                copy = array.copy() if isinstance(array, np.ndarray) else array
+                seen[f"{name} returned to layer {layer} after {T} new"] = copy
+    one_head = rows(1)[:, :1]
+    refused = _raised(lambda: cache.append(0, one_head, one_head))
+    refused = refused and refused.kind
+    return {**seen, **_contents(cache), "one KV head too few is refused with": refused}
+
+
+def _appender(start=None, stop=None, store=None, result=None, check=True, length=None):
+    """append with one step replaced."""
+
+    def append(self, layer, k, v):
+        if check:
+            self.require_fit(k, v)
+        begin = start(self, layer) if start else self.lengths[layer]
+        end = begin + k.shape[2]
+        self.reserve(end)
+        stored_k, stored_v = store(k, v) if store else (k, v)
+        self.keys[layer, :, :, begin:end] = stored_k
+        self.values[layer, :, :, begin:end] = stored_v
+        self.lengths[layer] = length(self, layer, end) if length else end
+        if result:
+            return result(self, layer, begin, end)
+        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+
+    return with_method(append=append)
+
+
+def _append_by_token(self, layer, k, v):
+    self.require_fit(k, v)
+    for t in range(k.shape[2]):
+        n = self.lengths[layer]
+        self.reserve(n + 1)
+        self.keys[layer, :, :, n], self.values[layer, :, :, n] = k[:, :, t], v[:, :, t]
+        self.lengths[layer] += 1
+    n = self.lengths[layer]
+    return self.keys[layer, :, :, :n].copy(), self.values[layer, :, :, :n].copy()
+
+
+def _append_concatenate(self, layer, k, v):
+    self.require_fit(k, v)
+    n = self.lengths[layer]
+    both = [
+        np.concatenate([kept[layer, :, :, :n], new], axis=2)
+        for kept, new in ((self.keys, k), (self.values, v))
+    ]
+    self.reserve(n + k.shape[2])
+    self.keys[layer, :, :, : n + k.shape[2]], self.values[layer, :, :, : n + k.shape[2]] = both
+    self.lengths[layer] = n + k.shape[2]
+    return tuple(both)
+
+
+APPEND = Exercise(
+    id="KVCache.append",
+    reference=KVCache,
+    lesson=LESSON,
+    points=3,
+    minutes=15,
+    difficulty=3,
+    hints=(
+        "The new tokens go to slots start … end-1 of this layer, where start is "
+        "self.lengths[layer] and end = start + k.shape[2].",
+        "After self.require_fit(k, v) and self.reserve(end), one assignment stores all sequences "
+        "and heads at once: self.keys[layer, :, :, start:end] = k.",
+        "Set self.lengths[layer] = end, and return self.keys[layer, :, :, :end] and the same part "
+        "of self.values: everything this layer holds, nothing beyond.",
+    ),
+    draw=_cache_inputs,
+    n_draws=3,
+    drive=_drive_append,
+    wrong={
+        "every append writes at slot 0, over what was stored before": _appender(
+            start=lambda self, layer: 0
+        ),
+        "returns the whole buffer: unused slots would get attention too": _appender(
+            result=lambda self, layer, begin, end: (self.keys[layer], self.values[layer])
+        ),
+        "returns the new tokens only, not all that the layer holds": _appender(
+            result=lambda self, layer, begin, end: (
+                self.keys[layer, :, :, begin:end],
+                self.values[layer, :, :, begin:end],
+            )
+        ),
+        "one length for all layers: the second layer lands behind the first": _appender(
+            start=lambda self, layer: max(self.lengths)
+        ),
+        "the length grows by 1, however many tokens came": _appender(
+            length=lambda self, layer, end: self.lengths[layer] + 1
+        ),
+        "the length is never updated": _appender(length=lambda self, layer, end: 0),
+        "the keys are stored as values too": _appender(store=lambda k, v: (k, k)),
+        "all sequences get the first one's keys and values": _appender(
+            store=lambda k, v: (k[:1], v[:1])
+        ),
+        "no call of require_fit: a single head is silently spread over all heads": _appender(
+            check=False
+        ),
+        "returns nothing": _appender(result=lambda self, layer, begin, end: None),
+    },
+    right={
+        "token by token, copies returned": with_method(append=_append_by_token),
+        "joined arrays": with_method(append=_append_concatenate),
+    },
+)
+
+
+def _drive_truncate(answer: type, inputs: Inputs) -> dict[str, Any]:
+    """Hold 6 tokens, keep 4, go on with 1; then ask for the impossible."""
+    cache, rows = _new(_only("truncate", answer), inputs, capacity=4)
+    _fill(cache, rows, 5, 1)
+    cache.truncate(4)
+    seen = {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
+    _fill(cache, rows, 1)
+    seen |= {f"then, {name}": value for name, value in _contents(cache).items()}
+    for n in (7, -1):
+        refused = _raised(lambda n=n: cache.truncate(n))  # type: ignore[misc]
+        seen[f"truncate({n}) with 5 held raises"] = refused and refused.kind
+    cache.truncate(0)
+    return {**seen, "lengths after truncate(0)": list(cache.lengths)}
+
+
+def _truncater(lengths: Callable[[Any, int], list[int]], check: bool = True) -> type:
+    def truncate(self, n_tokens):
+        if check and not 0 <= n_tokens <= self.n_tokens:
+            raise ValueError("out of range")
+        self.lengths = lengths(self, n_tokens)
+
+    return with_method(truncate=truncate)
+
+
+def _truncate_zeroes(self, n_tokens):
+    if not 0 <= n_tokens <= self.n_tokens:
+        raise ValueError("out of range")
+    self.keys[:, :, :, n_tokens:] = 0
+    self.values[:, :, :, n_tokens:] = 0
+
+
+def _truncate_keeps_last(self, n_tokens):
+    if not 0 <= n_tokens <= self.n_tokens:
+        raise ValueError("out of range")
+    first = self.n_tokens - n_tokens
+    for array in (self.keys, self.values):
+        array[:, :, :, :n_tokens] = array[:, :, :, first : first + n_tokens].copy()
+    self.lengths = [n_tokens] * len(self.lengths)
+
+
+def _truncate_copies(self, n_tokens):
+    if n_tokens < 0 or n_tokens > self.n_tokens:
+        raise ValueError("out of range")
+    self.keys, self.values = self.keys[:, :, :, :].copy(), self.values.copy()
+    self.keys[:, :, :, n_tokens:] = self.values[:, :, :, n_tokens:] = 0
+    self.lengths = [n_tokens for _ in self.lengths]
+
+
+def _truncate_loop(self, n_tokens):
+    if n_tokens not in range(self.n_tokens + 1):
+        raise ValueError("out of range")
+    for layer in range(len(self.lengths)):
+        self.lengths[layer] = min(self.lengths[layer], n_tokens)
+
+
+TRUNCATE = Exercise(
+    id="KVCache.truncate",
+    reference=KVCache,
+    lesson=LESSON,
+    points=1,
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "What a layer holds is defined by its length alone. Slots beyond it are unused, whatever "
+        "numbers they contain.",
+        "Check the range first: 0 <= n_tokens <= self.n_tokens, else raise ValueError with both "
+        "numbers.",
+        "self.lengths = [n_tokens] * len(self.lengths)",
+    ),
+    draw=_cache_inputs,
+    n_draws=2,
+    drive=_drive_truncate,
+    wrong={
+        "drops n_tokens tokens; it must keep n_tokens": _truncater(
+            lambda self, n: [self.n_tokens - n] * len(self.lengths)
+        ),
+        "keeps the last n_tokens tokens; it must keep the first": with_method(
+            truncate=_truncate_keeps_last
+        ),
+        "only layer 0 is shortened": _truncater(lambda self, n: [n, *self.lengths[1:]]),
+        "the slots are zeroed but the lengths stay: zeros keep getting attention": with_method(
+            truncate=_truncate_zeroes
+        ),
+        "keeps one token too many": _truncater(
+            lambda self, n: [min(n + 1, self.n_tokens)] * len(self.lengths)
+        ),
+        "an impossible length is accepted": _truncater(
+            lambda self, n: [n] * len(self.lengths), check=False
+        ),
+    },
+    right={
+        "zeroes the rest as well": with_method(truncate=_truncate_copies),
+        "layer by layer": with_method(truncate=_truncate_loop),
+    },
+)
+EXERCISES = (RESERVE, APPEND, TRUNCATE)

@@ -1,0 +1,80 @@
+"""Count what an answer does to memory, so that traffic and footprint are judged without a clock."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+
+class CountedMemory:
+    """A slow memory of named arrays that an answer may reach only by load and store.
+
+    loaded_bytes, stored_bytes: traffic so far.
+    peak_bytes: the most that NumPy held at once inside `with memory.watching()`, beyond what
+    was there at the start: tiles that were loaded and everything computed from them.
+    """
+
+    def __init__(self, **arrays: np.ndarray) -> None:
+        self._arrays = {name: array.copy() for name, array in arrays.items()}
+        self.loaded_bytes = self.stored_bytes = self.peak_bytes = 0
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._array(name).shape
+
+    def load(self, name: str, *index: Any) -> np.ndarray:
+        """A copy of one part: load("k", 0, slice(64, 128)). Counts its bytes."""
+        tile = np.array(self._array(name)[index])
+        self.loaded_bytes += tile.nbytes
+        return tile
+
+    def store(self, name: str, value: np.ndarray, *index: Any) -> None:
+        """Write one part. Counts its bytes."""
+        target = self._array(name)[index]
+        if np.shape(value) != target.shape:
+            raise ValueError(f"store to {name}: needs {target.shape}, given {np.shape(value)}")
+        self._array(name)[index] = value
+        self.stored_bytes += target.nbytes
+
+    def result(self, name: str) -> np.ndarray:
+        """The whole array, for the judge: not counted."""
+        return self._array(name).copy()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Measure peak_bytes while the body runs."""
+        with traced_peak() as peak:
+            yield
+        self.peak_bytes = max(self.peak_bytes, peak["bytes"])
+
+    def _array(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            raise ValueError(f"no array {name!r} in this memory; it has {sorted(self._arrays)}")
+        return self._arrays[name]
+
+
+@contextmanager
+def traced_peak() -> Iterator[dict[str, int]]:
+    """Most bytes held at once while the body runs, beyond what was held before it."""
+    peak = {"bytes": 0}
+    already = tracemalloc.is_tracing()
+    if not already:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    try:
+        yield peak
+    finally:
+        peak["bytes"] = tracemalloc.get_traced_memory()[1] - before
+        if not already:
+            tracemalloc.stop()
+
+
+def counts(memory: CountedMemory, *names: str) -> Mapping[str, Any]:
+    """The observation a drive returns: results by name, and the traffic."""
+    found: dict[str, Any] = {name: memory.result(name) for name in names}
+    found |= {"loaded_bytes": memory.loaded_bytes, "stored_bytes": memory.stored_bytes}
+    return found

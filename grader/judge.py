@@ -1,0 +1,211 @@
+"""Judge an answer: run it on each case, compare with what is right, name the likely mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grader.compare import Difference, Raised, as_array
+from grader.exercise import Case, Exercise, Inputs
+from grader.verdict import Outcome, Verdict
+
+TIME_LIMIT_S = 10.0  # for all cases of one check; right answers take well under a second
+DEFAULT_HIDDEN_SEED = 20_170_612
+PASSED_VISIBLE = "all visible checks passed; hidden ones run at grading"
+PASSED_ALL = "all checks passed, the hidden ones too"
+
+
+class OutOfTime(BaseException):
+    """The answer ran past its limit. Not an Exception, so that `except Exception` lets it by."""
+
+
+@dataclass
+class Observation:
+    """What one run of an answer showed."""
+
+    value: Any = None
+    error: BaseException | None = None
+    printed: str = ""
+    warned: list[str] = field(default_factory=list)
+    changed: str = ""  # name of an input that the answer modified
+
+
+def judge(
+    exercise: Exercise, answer: Any, *, hidden: bool = False, seed: int | None = None
+) -> Verdict:
+    """Judge on the visible cases, and with hidden=True on the hidden ones as well.
+
+    seed draws the hidden cases; by default INFERLAB_HIDDEN_SEED, else a constant.
+    """
+    cases = exercise.visible_cases()
+    if hidden:
+        cases += exercise.hidden_cases(hidden_seed() if seed is None else seed)
+    try:
+        with _time_limit(TIME_LIMIT_S):
+            return judge_on(exercise, answer, cases, hidden)
+    except OutOfTime:
+        line = f"it was still running after {TIME_LIMIT_S:.0f} s: a loop that never ends?"
+        return _failed(exercise, "", (line,), "")
+
+
+def hidden_seed() -> int:
+    return int(os.environ.get("INFERLAB_HIDDEN_SEED", DEFAULT_HIDDEN_SEED))
+
+
+def judge_on(
+    exercise: Exercise, answer: Any, cases: tuple[Case, ...], hidden: bool = False
+) -> Verdict:
+    for i, case in enumerate(cases):
+        for run in ("first", "second")[: 2 if i == 0 else 1]:
+            seen = observe(exercise, answer, case)
+            if isinstance(seen.error, NotImplementedError):
+                return not_written(exercise.id)
+            found = _difference(exercise, seen, case)
+            if found is None:
+                continue
+            lines = (_inputs_line(case.make()), *found.lines)
+            if run == "second":
+                lines += ("  the first call was right: something is kept between calls",)
+            diagnosis = seen.changed or diagnose(exercise, answer, seen, case, cases)
+            return _failed(exercise, case.name, lines + _asides(seen), diagnosis)
+    note = PASSED_ALL if hidden else PASSED_VISIBLE
+    return Verdict(exercise.id, Outcome.PASSED, lines=(note,))
+
+
+def not_written(exercise_id: str) -> Verdict:
+    return Verdict(exercise_id, Outcome.NOT_RUN, lines=("not written yet",))
+
+
+def observe(exercise: Exercise, answer: Any, case: Case) -> Observation:
+    """Run the answer on fresh inputs; catch what it raises, prints and warns."""
+    inputs, seen, output = case.make(), Observation(), io.StringIO()
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(output):
+        warnings.simplefilter("always")
+        try:
+            seen.value = exercise.drive(answer, inputs)
+        except (Exception, SystemExit) as error:
+            seen.error = error
+    seen.printed = output.getvalue()
+    seen.warned = sorted({str(w.message) for w in caught if w.category is RuntimeWarning})
+    seen.changed = _changed_input(inputs, case.make())
+    return seen
+
+
+def diagnose(
+    exercise: Exercise, answer: Any, seen: Observation, case: Case, cases: tuple[Case, ...]
+) -> str:
+    """The name of the wrong answer that gives the same result on this case; where several do,
+    of the one that agrees with the answer on most of the other cases."""
+    twins = {
+        name: wrong
+        for name, wrong in exercise.wrong.items()
+        if _same(exercise, seen, observe(exercise, wrong, case), case.make())
+    }
+    if len(twins) < 2:
+        return next(iter(twins), "")
+    mine = {c.name: observe(exercise, answer, c) for c in cases}
+
+    def agreement(name: str) -> int:
+        return sum(
+            _same(exercise, mine[c.name], observe(exercise, twins[name], c), c.make())
+            for c in cases
+        )
+
+    return max(twins, key=agreement)
+
+
+def _difference(exercise: Exercise, seen: Observation, case: Case) -> Difference | None:
+    inputs = case.make()
+    try:
+        expected = exercise.observe_expected(case.make())
+    except ValueError as error:  # the case asks for a refusal
+        expected = Raised("ValueError", str(error))
+    found = exercise.comparison.difference(expected, _plain(seen), inputs)
+    if found is None and seen.changed:
+        return Difference("value", ("the result is right, but an input came back changed",))
+    return found
+
+
+def _same(exercise: Exercise, a: Observation, b: Observation, inputs: Inputs) -> bool:
+    if a.error or b.error:
+        return type(a.error) is type(b.error) and str(a.error) == str(b.error)
+    if b.value is None or a.value is None:
+        return a.value is b.value
+    try:
+        return exercise.comparison.difference(b.value, a.value, inputs) is None
+    except TypeError:  # the wrong answer's result is not plain data
+        return False
+
+
+def _plain(seen: Observation) -> Any:
+    if seen.error is None:
+        return seen.value
+    return Raised(type(seen.error).__name__, str(seen.error))
+
+
+def _failed(exercise: Exercise, case: str, lines: tuple[str, ...], diagnosis: str) -> Verdict:
+    return Verdict(exercise.id, Outcome.FAILED, case, lines, diagnosis, f'hint("{exercise.id}")')
+
+
+def _asides(seen: Observation) -> tuple[str, ...]:
+    """What the answer said on the way, the last few lines of it."""
+    lines = tuple(f"  NumPy warned: {text}" for text in seen.warned[:2])
+    printed = seen.printed.rstrip().splitlines()
+    if printed:
+        lines += ("  your function printed:", *(f"    {line}" for line in printed[-8:]))
+    return lines
+
+
+def _inputs_line(inputs: Inputs) -> str:
+    return "inputs: " + ", ".join(f"{name} {_brief(value)}" for name, value in inputs.items())
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {value.dtype}"
+    if isinstance(value, float):
+        return f"= {value:g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"= {value:,}"
+    text = repr(value)
+    if " at 0x" in text:
+        return type(value).__name__
+    return f"= {text}" if len(text) <= 90 else f"= {text[:88]} …"
+
+
+def _changed_input(inputs: Mapping[str, Any], pristine: Mapping[str, Any]) -> str:
+    for name, before in pristine.items():
+        if isinstance(before, np.ndarray):
+            after = as_array(inputs[name])
+            if after is None or not np.array_equal(after, before, equal_nan=True):
+                return f"it changes its input {name} in place; work on a copy"
+    return ""
+
+
+@contextlib.contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime after that long, where the platform has timers (not on Windows)."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise OutOfTime
+
+    before: Callable | int | None = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,288 @@
+"""The learner's copy of the course: made in work/, kept up to date, never overwritten.
+
+work/04_kv_cache/04_kv_cache.ipynb       what the learner writes in
+work/04_kv_cache/04_kv_cache.new.ipynb   a new release that could not be merged in whole
+work/.inferlab/base/04_kv_cache.ipynb    the release that the learner's copy was made from
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import nbformat
+from filelock import FileLock
+
+from grader.merge import Merge, merge
+
+Say = Callable[[str], None]
+JUPYTER_SETTINGS = Path(__file__).parent / "jupyter"
+
+
+class UnknownLesson(ValueError):
+    """A lesson was named that is not released; the message lists those that are."""
+
+
+class DamagedNotebook(ValueError):
+    """A file that should be a notebook is not one."""
+
+
+# ---- where things are --------------------------------------------------------------------------
+
+
+def course_root() -> Path:
+    """The folder of the course: the one that holds notebooks/ and this package."""
+    for folder in (Path(__file__).resolve().parent.parent, Path.cwd()):
+        if (folder / "notebooks").is_dir():
+            return folder
+    raise ValueError(
+        "no notebooks/ folder found: run inferlab from the folder of the course, "
+        "installed there by `make lab`"
+    )
+
+
+def released_lessons(root: Path) -> tuple[str, ...]:
+    """Names of the lessons in notebooks/, in order: ("04_kv_cache", ...)."""
+    found = (root / "notebooks").glob("*/*.ipynb")
+    return tuple(sorted(path.stem for path in found if path.stem == path.parent.name))
+
+
+def find_lesson(said: str, lessons: Sequence[str]) -> str:
+    """The lesson that a person means by "04", "4", "kv_cache" or "04_kv_cache".
+
+    Raises UnknownLesson, with the list of lessons, for anything else.
+    """
+    word = said.strip().lower().replace("-", "_")
+    for lesson in lessons:
+        number, _, concept = lesson.partition("_")
+        names = {lesson, number, number.lstrip("0"), concept, f"{lesson}.ipynb"}
+        if word in names:
+            return lesson
+    known = ", ".join(lessons) or "none yet"
+    raise UnknownLesson(f'no lesson "{said}"; released lessons: {known}')
+
+
+def released_path(root: Path, lesson: str) -> Path:
+    """The released notebook of a lesson."""
+    return root / "notebooks" / lesson / f"{lesson}.ipynb"
+
+
+def working_path(work: Path, lesson: str) -> Path:
+    """The learner's notebook of a lesson."""
+    return work / lesson / f"{lesson}.ipynb"
+
+
+# ---- files that people care about --------------------------------------------------------------
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write path whole or not at all: first beside it, then in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def keep_copy(path: Path, now: datetime | None = None) -> Path:
+    """Copy a file beside itself under today's date and time; return the copy's path."""
+    stamp = (now or datetime.now()).strftime("%Y-%m-%dT%H-%M-%S")
+    candidate, number = path.with_name(f"{path.stem}.{stamp}{path.suffix}"), 2
+    while candidate.exists():
+        candidate = path.with_name(f"{path.stem}.{stamp}-{number}{path.suffix}")
+        number += 1
+    part = candidate.with_name(f".{candidate.name}.part")
+    part.write_bytes(path.read_bytes())
+    os.replace(part, candidate)
+    return candidate
+
+
+def read_notebook(path: Path) -> dict[str, Any]:
+    """A notebook in format 4.5, every cell with an id.
+
+    Raises DamagedNotebook if the file is not a notebook, FileNotFoundError if there is none.
+    """
+    try:
+        notebook = nbformat.convert(nbformat.reader.reads(path.read_text(encoding="utf-8")), 4)
+        notebook["nbformat_minor"] = max(5, notebook["nbformat_minor"])
+        _, notebook = nbformat.validator.normalize(notebook)  # ids where a front end left none
+        nbformat.validate(notebook)
+    except FileNotFoundError:
+        raise
+    except Exception as trouble:  # nbformat raises what its parser raises: many kinds
+        first = str(trouble).splitlines()[0] if str(trouble) else type(trouble).__name__
+        raise DamagedNotebook(f"{path} is not a readable notebook ({first})") from trouble
+    return notebook
+
+
+def notebook_text(notebook: dict[str, Any]) -> str:
+    """The file text of a notebook."""
+    return nbformat.writes(nbformat.from_dict(notebook)).rstrip("\n") + "\n"
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Two terminals may start the lab at once; one copies, the other waits."""
+    (work / ".inferlab").mkdir(parents=True, exist_ok=True)
+    with FileLock(work / ".inferlab" / "lock", timeout=30):
+        yield
+
+
+# ---- copying and merging -----------------------------------------------------------------------
+
+
+def sync(root: Path, work: Path, say: Say = print) -> None:
+    """Bring every released lesson into work/: copied the first time, merged later.
+
+    Says in one line each what was done. Never loses what the learner wrote.
+    """
+    with _alone(work):
+        for lesson in released_lessons(root):
+            sync_lesson(root, work, lesson, say)
+
+
+def sync_lesson(root: Path, work: Path, lesson: str, say: Say = print) -> None:
+    """Bring one released lesson into work/."""
+    release, mine = released_path(root, lesson), working_path(work, lesson)
+    base = work / ".inferlab" / "base" / f"{lesson}.ipynb"
+    _copy_data(release.parent, mine.parent)
+    new_text = release.read_text(encoding="utf-8")
+    if not mine.exists():
+        replace_file(mine, new_text)
+        replace_file(base, new_text)
+        say(f"{lesson}: copied to {mine}")
+        return
+    if base.exists() and base.read_text(encoding="utf-8") == new_text:
+        return
+    try:
+        merged = _merged(base, mine, release)
+    except DamagedNotebook as trouble:
+        beside = _put_beside(mine, new_text)
+        say(f"{lesson}: {trouble}. It is left as it is; the released lesson lies at {beside}")
+        return
+    _store(merged, mine, new_text, lesson, say)
+    replace_file(base, new_text)
+
+
+def start_afresh(root: Path, work: Path, lesson: str) -> Path | None:
+    """Put the released lesson in place of the learner's; return their dated copy, if any."""
+    with _alone(work):
+        mine = working_path(work, lesson)
+        kept = keep_copy(mine) if mine.exists() else None
+        mine.unlink(missing_ok=True)
+        sync_lesson(root, work, lesson, say=lambda line: None)
+        return kept
+
+
+def _merged(base: Path, mine: Path, release: Path) -> Merge:
+    own, new = read_notebook(mine), read_notebook(release)
+    try:
+        old = read_notebook(base)
+    except (DamagedNotebook, FileNotFoundError):
+        old = {"cells": []}  # nothing is known to be untouched, so all of theirs wins
+    return merge(old, own, new)
+
+
+def _store(merged: Merge, mine: Path, new_text: str, lesson: str, say: Say) -> None:
+    text = notebook_text(merged.notebook)
+    if merged.outputs_lost:
+        kept = keep_copy(mine)
+        say(f"{lesson}: outputs of changed cells are cleared; with them, your copy is {kept}")
+    if text != mine.read_text(encoding="utf-8"):
+        replace_file(mine, text)
+        say(f"{lesson}: updated to the new release; everything you wrote is kept")
+    if merged.restored:
+        say(f"{lesson}: put back, because grading needs them: {', '.join(merged.restored)}")
+    if merged.conflicts:
+        beside = _put_beside(mine, new_text)
+        cells = ", ".join(merged.conflicts)
+        say(f"{lesson}: you and the new release both changed {cells}. Yours is kept;")
+        say(f"{lesson}: the new version lies beside it at {beside}")
+
+
+def _put_beside(mine: Path, text: str) -> Path:
+    beside = mine.with_name(f"{mine.stem}.new.ipynb")
+    if beside.exists() and beside.read_text(encoding="utf-8", errors="replace") != text:
+        keep_copy(beside)
+    replace_file(beside, text)
+    return beside
+
+
+def _copy_data(release: Path, target: Path) -> None:
+    """Files that a lesson needs besides its notebook: copied where missing, never overwritten."""
+    for source in sorted(release.rglob("*")):
+        relative = source.relative_to(release)
+        if source.suffix == ".ipynb" or ".ipynb_checkpoints" in relative.parts:
+            continue
+        if source.is_file() and not (target / relative).exists():
+            (target / relative).parent.mkdir(parents=True, exist_ok=True)
+            part = target / relative.with_name(f".{relative.name}.part")
+            part.write_bytes(source.read_bytes())
+            os.replace(part, target / relative)
+
+
+# ---- JupyterLab --------------------------------------------------------------------------------
+
+
+def jupyter_environment(environ: dict[str, str]) -> dict[str, str]:
+    """The variables to start JupyterLab with: our defaults first, the user's own settings kept.
+
+    The shipped folder only sets defaults (no news pop-up, theme by the system); what a user has
+    chosen in JupyterLab's settings still wins.
+    """
+    theirs = environ.get("JUPYTER_CONFIG_PATH", "")
+    folders = [str(JUPYTER_SETTINGS), *([theirs] if theirs else [])]
+    bin_folder = str(Path(sys.executable).parent)
+    path = os.pathsep.join([bin_folder, environ.get("PATH", "")])
+    return {**environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(folders), "PATH": path}
+
+
+def jupyter_command(
+    work: Path,
+    lesson: str,
+    browser: bool = True,
+    port: int | None = None,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """The command line of JupyterLab, opening a lesson in work/ (absolute path)."""
+    tree = f"lab/tree/{lesson}/{lesson}.ipynb"
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={work}"]
+    command += [f"--LabApp.default_url=/{tree}", "--ServerApp.ip=127.0.0.1"]
+    command += [] if port is None else [f"--ServerApp.port={port}"]
+    command += [] if browser else ["--no-browser"]
+    command += ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    return [*command, *extra]
+
+
+def start(
+    root: Path,
+    work: Path,
+    lesson: str | None,
+    browser: bool = True,
+    port: int | None = None,
+    extra: Sequence[str] = (),
+) -> NoReturn:
+    """Bring work/ up to date and become JupyterLab.
+
+    Raises UnknownLesson, or ValueError if no lesson is released or work/ cannot be written.
+    """
+    lessons = released_lessons(root)
+    if not lessons:
+        raise ValueError(f"no released lesson in {root / 'notebooks'}; make them: make build")
+    chosen = find_lesson(lesson, lessons) if lesson else lessons[0]
+    work = work.absolute()
+    sync(root, work)
+    command = jupyter_command(work, chosen, browser, port, extra)
+    print(f"opening {chosen} in JupyterLab; end it with Ctrl-C", flush=True)
+    os.chdir(work)  # so that no configuration of the course root is read
+    os.execvpe(command[0], command, jupyter_environment(dict(os.environ)))

@@ -1,0 +1,112 @@
+"""The two steps of nbgrader's pipelines that this course replaces, and the lists that name them.
+
+`nbgrader_config.py` installs them. Everything else (gradebook, formgrader, late penalties,
+feedback, export) stays nbgrader's own.
+"""
+
+import os
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbconvert.exporters.exporter import ResourcesDict
+from nbformat import NotebookNode
+from nbgrader import preprocessors as stock
+from nbgrader.converters import Autograde, GenerateAssignment
+from traitlets import Integer, Unicode
+
+ANSWER_PREFIX = "answer_"  # grade ids of knowledge-check answers begin so
+STUB = 'raise NotImplementedError("write this")'
+
+
+class ClearSolutions(stock.ClearSolutions):
+    """nbgrader's own step, with another stub for the answers of the knowledge check.
+
+    An unwritten function should say so when it is called; an unanswered question must not stop
+    "Run All Cells", so its stub is a value: `...`.
+    """
+
+    code_stub: Any  # nbgrader's own trait, a stub for each language
+
+    answer_stub = Unicode("...", help="What replaces the answer of a knowledge check").tag(
+        config=True
+    )
+
+    def preprocess_cell(
+        self, cell: NotebookNode, resources: ResourcesDict, cell_index: int
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Put the stub that suits this cell in place of its solution."""
+        if not cell.metadata.get("nbgrader", {}).get("grade_id", "").startswith(ANSWER_PREFIX):
+            return super().preprocess_cell(cell, resources, cell_index)
+        usual = self.code_stub
+        self.code_stub = {resources["language"]: self.answer_stub}
+        try:
+            return super().preprocess_cell(cell, resources, cell_index)
+        finally:
+            self.code_stub = usual
+
+
+class OwnPython(AsyncKernelManager):
+    """Starts the Python that runs nbgrader, whatever kernels this user has registered."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """A kernel of `sys.executable`."""
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+class Judge(stock.Execute):
+    """Run a submission cell by cell: the one step of autograding that executes anything.
+
+    Whoever wants to isolate, parallelise or cache grading replaces this class alone. Here it runs
+    the notebook in a fresh kernel: this Python, this environment's programs first on PATH, no
+    startup files of the instructor, `timeout` seconds a cell (an endless loop is interrupted and
+    the next cell runs). A check cell scores through nbgrader's own rule: an error earns 0, no error
+    earns the cell's points.
+    """
+
+    timeout = Integer(30, allow_none=True, help="Seconds that one cell may run").tag(config=True)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("kernel_manager_class", OwnPython)
+        super().__init__(*args, **kwargs)
+        self._environment: dict[str, str] = {}
+
+    def preprocess(
+        self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """Execute every code cell of `nb`; errors are recorded in its outputs."""
+        with TemporaryDirectory(prefix="inferlab-grading-") as ipython_dir:
+            self._environment = grading_environment(Path(ipython_dir))
+            return super().preprocess(nb, resources, km)
+
+    def start_new_kernel(self, **kwargs: Any) -> None:
+        """Start the kernel in the environment of grading."""
+        super().start_new_kernel(**{"env": self._environment, **kwargs})
+
+
+def grading_environment(ipython_dir: Path) -> dict[str, str]:
+    """The variables of a grading kernel; checks see NBGRADER_EXECUTION and raise when they fail."""
+    bin_dir = str(Path(sys.executable).parent)
+    path = os.pathsep.join([bin_dir, os.environ.get("PATH", os.defpath)])
+    mode = os.environ.get("NBGRADER_EXECUTION", "autograde")
+    return dict(os.environ, PATH=path, IPYTHONDIR=str(ipython_dir), NBGRADER_EXECUTION=mode)
+
+
+def _with_ours(steps: list[type]) -> list[type]:
+    ours = {stock.ClearSolutions: ClearSolutions, stock.Execute: Judge}
+    return [ours.get(step, step) for step in steps]
+
+
+def release_steps() -> list[type]:
+    """nbgrader's steps from solution to release, with our ClearSolutions."""
+    return _with_ours(GenerateAssignment.preprocessors.default())
+
+
+def grading_steps() -> list[type]:
+    """nbgrader's steps that execute and score a submission, with our Judge."""
+    return _with_ours(Autograde.autograde_preprocessors.default())

@@ -1,0 +1,129 @@
+"""The one way pictures and small tables reach a notebook.
+
+JupyterLab shows alternative text only for an HTML <img alt>, so a figure is rendered here and
+displayed as one. Every figure has a title, units on both axes, and colours, line styles and markers
+that can be told apart without colour.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.display import ipython, put
+
+# Six of Petroff's ten colours (arXiv:2107.02270): those with a contrast of 3 or more on white.
+COLOURS = ("#3f90da", "#bd1f01", "#832db6", "#e76300", "#717581", "#a96b59")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+INK = "#22252b"
+
+STYLE: Any = {
+    "axes.prop_cycle": cycler(color=COLOURS) + cycler(linestyle=LINES) + cycler(marker=MARKERS),
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.transparent": False,
+    "figure.constrained_layout.use": True,
+    "figure.figsize": (7.2, 4.2),
+    "figure.dpi": 100,
+    "font.size": 12,
+    "axes.titlesize": 14,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "legend.fontsize": 11,
+    "legend.frameon": False,
+    "lines.linewidth": 2.2,
+    "lines.markersize": 6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dfe2e6",
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": "#8a8f98",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "hatch.linewidth": 1.2,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The course's look within a with block."""
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def apply_style() -> None:
+    """The course's look for the rest of the session (axes() does this too)."""
+    mpl.rcParams.update(STYLE)
+
+
+def axes(
+    title: str, x: str, y: str, *, size: tuple[float, float] = (7.2, 4.2)
+) -> tuple[Figure, Axes]:
+    """A new figure with one plot. x and y are labels that end in a unit: "context (tokens)".
+
+    Raises ValueError for an empty title or a label without a unit in brackets.
+    """
+    if not title.strip():
+        raise ValueError("a figure needs a title that says what it shows")
+    for name, label in (("x", x), ("y", y)):
+        if not re.search(r"\S\s*[(\[][^()\[\]]+[)\]]\s*$", label):
+            raise ValueError(f'{name}={label!r} has no unit: write it as "context (tokens)"')
+    apply_style()
+    figure, plot = plt.subplots(figsize=size, layout="constrained")
+    plot.set_title(title)
+    plot.set_xlabel(x)
+    plot.set_ylabel(y)
+    return figure, plot
+
+
+def img(fig: Figure, alt: str) -> str:
+    """A figure as an HTML <img> with its picture inside, at twice the screen's dots; closes it.
+
+    Raises ValueError for an empty alt text: it is what a reader who cannot see the figure gets.
+    """
+    alt = " ".join(alt.split())
+    if not alt:
+        raise ValueError("alt is empty: say in a sentence or two what the figure shows")
+    # The inline backend crops to the drawing; the course's figures keep their size.
+    with mpl.rc_context({"savefig.bbox": None}):
+        png = io.BytesIO()
+        fig.savefig(png, format="png", dpi=2 * fig.dpi, metadata={"Software": None})
+    width = round(fig.get_figwidth() * fig.dpi)
+    plt.close(fig)
+    data = base64.b64encode(png.getvalue()).decode("ascii")
+    return (
+        f'<img alt="{html.escape(alt, quote=True)}" width="{width}" '
+        f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
+    )
+
+
+def show(fig: Figure, alt: str) -> str | None:
+    """Show a figure with its alternative text, and close it.
+
+    In a notebook: displays and returns None. Elsewhere: returns the HTML and writes nothing.
+    """
+    picture = img(fig, alt)
+    if ipython() is None:
+        return picture
+    put(picture, alt)
+    return None

@@ -1,0 +1,327 @@
+"""Knowledge checks: questions whose numbers are the learner's own, judged with their units."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from labkit import units
+from labkit.display import put
+
+Params = dict[str, Any]
+LETTERS = "abcdefgh"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. Numeric (answer, and unit where it has one) or of choices (right one first).
+
+    draw: a generator -> the learner's parameters; text: parameters -> Markdown.
+    answer: parameters -> the right value in base units (bytes, seconds, FLOP …).
+    unit: what is asked for ("B", "MB", "tok/s", "x"), None for a plain number.
+    choices: the right one first; they are shuffled for each learner. notes: a wrong choice -> what
+    it confuses. slips: a named misconception -> the wrong value it gives.
+    why: parameters -> the explanation, shown after a right answer.
+    """
+
+    id: str
+    lesson: str
+    points: int
+    text: Callable[[Params], str]
+    why: Callable[[Params], str]
+    draw: Callable[[np.random.Generator], Params] = lambda rng: {}
+    answer: Callable[[Params], float] | None = None
+    unit: str | None = None
+    choices: tuple[str, ...] = ()
+    tolerance: float = 0.005
+    slips: Mapping[str, Callable[[Params], float]] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.answer is None) == (not self.choices):
+            raise ValueError(f"question {self.id!r} needs either an answer or choices")
+        if self.choices and not 2 <= len(set(self.choices)) == len(self.choices) <= len(LETTERS):
+            raise ValueError(f"question {self.id!r} needs 2 to {len(LETTERS)} different choices")
+        if stray := set(self.notes) - set(self.choices[1:]):
+            raise ValueError(f"question {self.id!r}: notes on no wrong choice: {sorted(stray)}")
+        units.unit(self.unit or "")
+
+    @property
+    def kind(self) -> str:
+        """The kind of the unit asked for: "B" for "MB"."""
+        return units.unit(self.unit or "")[1]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one answer was judged. outcome: "passed", "failed" or "not run"."""
+
+    question: str
+    outcome: str
+    message: str
+    points: int
+    why: str = ""
+    slips: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+
+class Answers(MutableMapping[str, Any]):
+    """One learner's answers: answers["kv_bytes"] = "12.5 MB"; answers.judge("kv_bytes").
+
+    learner decides the numbers in the questions: the same name (in any case, spaces round it
+    ignored) always gives the same ones. A question not answered yet reads as Ellipsis.
+    on_result is called with every Result.
+    """
+
+    def __init__(
+        self,
+        learner: str,
+        questions: Mapping[str, Question],
+        on_result: Callable[[Result], None] | None = None,
+    ) -> None:
+        self.learner = _normal(learner)
+        self.questions = dict(questions)
+        self._on_result = on_result
+        self._given: dict[str, Any] = {}
+
+    def __getitem__(self, question_id: str) -> Any:
+        return self._given.get(self.question(question_id).id, ...)
+
+    def __setitem__(self, question_id: str, answer: Any) -> None:
+        self._given[self.question(question_id).id] = answer
+
+    def __delitem__(self, question_id: str) -> None:
+        self._given.pop(self.question(question_id).id, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.questions)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __contains__(self, question_id: object) -> bool:
+        return question_id in self.questions
+
+    def question(self, question_id: str) -> Question:
+        """The question of that id. Raises ValueError that names the nearest ones."""
+        if question_id not in self.questions:
+            near = difflib.get_close_matches(str(question_id), self.questions, n=2)
+            rest = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(self)}"
+            raise ValueError(f"there is no question {question_id!r}; {rest}")
+        return self.questions[question_id]
+
+    def params(self, question_id: str) -> Params:
+        """The numbers that this learner gets."""
+        question = self.question(question_id)
+        return question.draw(_generator(self.learner, question.id, "draw"))
+
+    def choices(self, question_id: str) -> dict[str, str]:
+        """letter -> choice, in this learner's order; empty for a numeric question."""
+        question = self.question(question_id)
+        order = _generator(self.learner, question.id, "order").permutation(len(question.choices))
+        return {LETTERS[i]: question.choices[j] for i, j in enumerate(order)}
+
+    def text(self, question_id: str) -> str:
+        """The question as Markdown, with this learner's numbers."""
+        question = self.question(question_id)
+        points = f"{question.points} point{'s' if question.points != 1 else ''}"
+        lines = [f"**{question.id}** ({points})", "", question.text(self.params(question_id)), ""]
+        options = self.choices(question_id)
+        lines += [f"- **{letter})** {choice}" for letter, choice in options.items()]
+        lines += [
+            *([""] if options else []),
+            f'Answer: `answers["{question.id}"] = {_form(question)}`',
+        ]
+        if not self.learner:
+            lines += ["", "*No name is given, so these are the numbers that everybody gets.*"]
+        return "\n".join(lines)
+
+    def ask(self, question_id: str) -> None:
+        """Display the question."""
+        text = self.text(question_id)
+        put(text, text, kind="text/markdown")
+
+    def worked(self, question_id: str) -> str:
+        """The right answer for this learner, as it would be typed."""
+        question = self.question(question_id)
+        if question.answer is None:
+            options = self.choices(question_id)
+            return next(a for a, choice in options.items() if choice == question.choices[0])
+        right = float(question.answer(self.params(question_id)))
+        text = units.format_quantity(right, question.kind, 6)
+        if _near(units.parse(text).value, right, question.tolerance / 10):
+            return text
+        return f"{right!r} {question.kind}".strip()
+
+    def judge(self, question_id: str) -> Result:
+        """Judge the answer given. Never raises for what was answered, however odd."""
+        question = self.question(question_id)
+        given = self[question_id]
+        if given is ... or given is None or (isinstance(given, str) and not given.strip()):
+            outcome: _Found = ("not run", "not answered yet", ())
+        elif question.choices:
+            outcome = _judge_choice(question, self.choices(question_id), given)
+        else:
+            outcome = _judge_number(question, self.params(question_id), given)
+        state, message, slips = outcome
+        points = question.points if state == "passed" else 0
+        why = question.why(self.params(question_id)) if state == "passed" else ""
+        result = Result(question_id, state, message, points, why, slips)
+        if self._on_result is not None:
+            self._on_result(result)
+        return result
+
+
+_Found = tuple[str, str, tuple[str, ...]]  # outcome, message, names of slips
+
+
+def _normal(learner: str) -> str:
+    if not isinstance(learner, str):
+        raise ValueError(f'the learner\'s name must be text, such as "ada"; given {learner!r}')
+    return " ".join(unicodedata.normalize("NFKC", learner).split()).casefold()
+
+
+def _generator(learner: str, question_id: str, purpose: str) -> np.random.Generator:
+    digest = hashlib.sha256("\n".join((learner, question_id, purpose)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+def _form(question: Question) -> str:
+    if question.choices:
+        return '"a"'
+    if question.kind in units.NO_UNIT_NEEDED:
+        return '"4x"' if question.kind == "x" else "1234"
+    return f'"12.5 {question.unit}"'
+
+
+# ---- judging -----------------------------------------------------------------------------------
+
+
+def _judge_choice(question: Question, options: dict[str, str], given: Any) -> _Found:
+    said = str(given).strip().casefold().strip("().: ")
+    chosen = options.get(said)
+    if chosen is None:
+        chosen = next((text for text in options.values() if text.casefold() == said), None)
+    if chosen is None:
+        return "failed", f"{given!r} is not one of {', '.join(options)}: answer with one letter", ()
+    if chosen == question.choices[0]:
+        return "passed", "right", ()
+    note = question.notes.get(chosen, "")
+    return "failed", f"not {said!r}" + (f": {note}" if note else ""), ((note,) if note else ())
+
+
+def _judge_number(question: Question, params: Params, given: Any) -> _Found:
+    assert question.answer is not None
+    try:
+        quantity = units.parse(given)
+    except ValueError as error:
+        return "failed", str(error), ()
+    if trouble := _unit_trouble(question, quantity, given):
+        return "failed", trouble, ()
+    right = float(question.answer(params))
+    if _near(quantity.value, right, question.tolerance):
+        return "passed", f"right, within {question.tolerance:.1%}", ()
+    if trouble := _si_for_binary(question, quantity, right):
+        return "failed", trouble, ()
+    slips = {name: float(wrong(params)) for name, wrong in question.slips.items()}
+    named = tuple(
+        n for n, value in slips.items() if _near(quantity.value, value, question.tolerance)
+    )
+    if named:
+        return "failed", "this is what you get with " + ", or with ".join(named), named
+    return "failed", _size_trouble(question, quantity.value, right), ()
+
+
+def _unit_trouble(question: Question, quantity: units.Quantity, given: Any) -> str:
+    if quantity.kind == question.kind:
+        return ""
+    if quantity.kind == "" and question.kind in units.NO_UNIT_NEEDED:
+        return ""
+    asked = f'such as "12.5 {question.unit}"' if question.kind else "such as 1234"
+    if quantity.kind == "":
+        return f"{given!r} has no unit; this answer needs one, {asked}"
+    wanted = f"asks for {question.kind}" if question.kind else "asks for a plain number"
+    return f"{given!r} is in {quantity.kind}; the question {wanted}, {asked}"
+
+
+def _si_for_binary(question: Question, quantity: units.Quantity, right: float) -> str:
+    """The number is right in GiB and was written in GB, or the other way round."""
+    prefix, rest = quantity.unit[:1], quantity.unit[1:]
+    if not prefix or prefix.upper() not in "KMGTP" or not rest.lstrip("i").startswith(("B", "b")):
+        return ""
+    binary = rest.startswith("i")
+    other = prefix.upper() + ("" if binary else "i") + rest.removeprefix("i")
+    power = " kMGTP".upper().index(prefix.upper())
+    factor = units.unit(other)[0]
+    if not _near(quantity.number * factor, right, question.tolerance):
+        return ""
+    sizes = {"B": 1000**power, "iB": 1024**power}
+    here, there = ("iB", "B") if binary else ("B", "iB")
+    name = prefix.upper()
+    return (
+        f"the number is right in {name}{there}, but you wrote {name}{here}: "
+        f"1 {name}{here} = {sizes[here]:,} B, 1 {name}{there} = {sizes[there]:,} B"
+    )
+
+
+def _size_trouble(question: Question, value: float, right: float) -> str:
+    for base in (1000, 1024):
+        for power in (1, 2, 3, 4):
+            for factor in (base**power, 1 / base**power):
+                if _near(value, right * factor, question.tolerance):
+                    size = "large" if factor > 1 else "small"
+                    return f"the digits are right, but {base**power:,}x too {size}: see the prefix"
+    if value * right < 0:
+        return "the sign is wrong"
+    size = "large" if abs(value) > abs(right) else "small"
+    return f"too {size} (the answer may be off by {question.tolerance:.1%})"
+
+
+def _near(value: float, right: float, tolerance: float) -> bool:
+    return abs(value - right) <= tolerance * abs(right)
+
+
+# ---- the question itself, checked --------------------------------------------------------------
+
+
+def equal_length(question: Question) -> bool:
+    """True if no choice stands out by its length: all within 12 characters, or within 25 %."""
+    lengths = [len(choice) for choice in question.choices]
+    if not lengths:
+        return True
+    spread = max(lengths) - min(lengths)
+    return spread <= 12 or spread <= 0.25 * max(lengths)
+
+
+def faults(question: Question, n_draws: int = 200) -> list[str]:
+    """What is wrong with a question, over many learners; empty when nothing is.
+
+    The worked answer must pass, and every slip must be rejected by its own name.
+    """
+    found = [] if equal_length(question) else ["its choices differ too much in length"]
+    for number in range(n_draws):
+        answers = Answers(f"learner {number}", {question.id: question})
+        found += [f"{answers.learner}: {trouble}" for trouble in _faults_of_one(answers, question)]
+    return found
+
+
+def _faults_of_one(answers: Answers, question: Question) -> Iterator[str]:
+    params = answers.params(question.id)
+    answers[question.id] = answers.worked(question.id)
+    judged = answers.judge(question.id)
+    if not judged.passed or not judged.why.strip() or not question.text(params).strip():
+        yield f"worked answer {answers[question.id]!r}: {judged.message}; or no text, or no why"
+    for name, wrong in question.slips.items():
+        answers[question.id] = units.Quantity(float(wrong(params)), question.kind)
+        judged = answers.judge(question.id)
+        if judged.passed or name not in judged.slips:
+            yield f"slip {name!r} ({answers[question.id]}) is judged: {judged.message}"

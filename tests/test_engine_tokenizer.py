@@ -1,0 +1,136 @@
+"""Tokens: the same ids as transformers, and a stream that never shows half a character."""
+
+import numpy as np
+import pytest
+import tokenizers
+
+from inferlab.config import InvalidModelFile, UnsupportedModel
+from inferlab.tokenizer import SMOLLM_SYSTEM, StreamDecoder, Tokenizer
+
+HARD = [
+    "The capital of France is Paris.",
+    "  two  spaces\t\ttabs\n\n\nnewlines \r\n",
+    "naïve café — “quotes” … ½ ² ٣٤ Ⅷ",
+    "日本語の文章と한국어 и русский",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 flags and 🤖",
+    "for i in range(1000000):\n    x[i] += 3.14159e-10  # don't, it's 2024!",
+    "a\u0301 combining, \u200b zero width, \ufeff bom, \x00 nul, \ufffd replacement",
+    "1234567890 12 345,678.90 x1y2z3 v1.2.3",
+    "",
+    " ",
+    "<|im_start|>user\nhi<|im_end|>\n<|endoftext|> <|im_start|>",
+]
+
+
+def byte_alphabet() -> list[str]:
+    return sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+
+
+def gguf_fields(vocab_size: int = 300, pre: str = "smollm") -> dict[str, object]:
+    """The header fields of a small byte-level tokenizer: three markers, all bytes, three merges."""
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *byte_alphabet(), "Ġt", "he", "Ġthe"]
+    n_plain = len(tokens) - 3
+    tokens += [f"<extra_{i}>" for i in range(vocab_size - len(tokens))]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3] * 3 + [1] * n_plain + [4] * (vocab_size - 3 - n_plain),
+        "tokenizer.ggml.merges": ["Ġ t", "h e", "Ġt he"],
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+
+
+@pytest.fixture
+def small() -> Tokenizer:
+    return Tokenizer.from_gguf_metadata(gguf_fields())
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_encode_and_decode_are_a_round_trip(small, text):
+    assert small.decode(small.encode(text)) == text
+    assert small.decode(small.encode_plain(text)) == text
+
+
+def test_merges_digits_and_markers(small):
+    def pieces(text):
+        return [small.decode([token]) for token in small.encode(text)]
+
+    assert pieces(" the<|im_end|>12") == [" the", "<|im_end|>", "1", "2"]
+    assert small.encode("<|im_end|>") == [2]
+    assert 2 not in small.encode_plain("<|im_end|>"), "a user must not be able to end the turn"
+    assert small.eos_ids == (2,)
+    assert small.vocab_size == 300
+
+
+@pytest.mark.parametrize("text", HARD)
+def test_a_stream_shows_whole_characters_and_everything(small, text):
+    decoder = StreamDecoder(small)
+    pieces = [decoder.push(token) for token in small.encode(text)]
+    if "\ufffd" not in text:
+        assert not any("\ufffd" in piece for piece in pieces)
+    assert "".join(pieces) + decoder.flush() == text
+
+
+def test_a_stream_of_broken_bytes_loses_nothing(small):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        tokens = rng.integers(0, 262, 30).tolist()
+        decoder = StreamDecoder(small)
+        text = "".join(decoder.push(token) for token in tokens) + decoder.flush()
+        assert text == small.decode(tokens)
+
+
+def test_a_character_cut_off_at_the_end_is_shown_as_such(small):
+    decoder = StreamDecoder(small)
+    assert [decoder.push(token) for token in small.encode("é")[:1]] == [""]
+    assert decoder.flush() == "\ufffd"
+    assert decoder.flush() == ""
+
+
+def test_the_chat_form(small):
+    assert small.decode(small.chat_prompt("Hi")) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    tokens = small.chat_prompt("<|im_end|>", system="Be kind.")
+    assert small.decode(tokens) == (
+        "<|im_start|>system\nBe kind.<|im_end|>\n"
+        "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokens.count(2) == 2, "the user's own marker must stay plain text"
+
+
+def test_a_tokenizer_without_markers_has_no_chat_form():
+    fields = gguf_fields()
+    fields["tokenizer.ggml.tokens"][1] = "<other>"
+    with pytest.raises(ValueError, match="no ChatML markers"):
+        Tokenizer.from_gguf_metadata(fields).chat_prompt("Hi")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"tokenizer.ggml.model": "llama"}, UnsupportedModel, "'llama'"),
+        ({"tokenizer.ggml.pre": "qwen2"}, UnsupportedModel, "'qwen2'"),
+        ({"tokenizer.ggml.merges": None}, InvalidModelFile, "lacks"),
+        ({"tokenizer.ggml.merges": ["Ġt"]}, InvalidModelFile, "'Ġt' is not two tokens"),
+        ({"tokenizer.ggml.merges": ["Ġ zzz"]}, InvalidModelFile, "do not fit"),
+        ({"tokenizer.ggml.tokens": ["a", "a"]}, InvalidModelFile, "1 of 2 tokens are repeats"),
+    ],
+)
+def test_unusable_lists_are_refused(changes, error, message):
+    with pytest.raises(error, match=message):
+        Tokenizer.from_gguf_metadata({**gguf_fields(), **changes})
+
+
+def test_a_tokenizer_json_loads_with_its_template(tmp_path, small):
+    file = tmp_path / "tokenizer.json"
+    small._backend.save(str(file))
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": "{SMOLLM_SYSTEM}"}}')
+    loaded = Tokenizer.from_file(file, eos_ids=(0,))
+    assert loaded.encode(HARD[5]) == small.encode(HARD[5])
+    assert loaded.eos_ids == (0, 2)
+    assert SMOLLM_SYSTEM in loaded.decode(loaded.chat_prompt("Hi"))
+    file.write_text("{}")
+    with pytest.raises(InvalidModelFile, match=r"no tokenizer\.json"):
+        Tokenizer.from_file(file)

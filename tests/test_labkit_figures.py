@@ -1,0 +1,130 @@
+"""Figures reach the reader with alternative text, readable, and not by colour alone."""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+import struct
+import sys
+import types
+
+import matplotlib as mpl
+import pytest
+from matplotlib import pyplot as plt
+
+from labkit import display, figures
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """A stand-in for IPython's display: a list of what was shown."""
+    shown: list[dict] = []
+    monkeypatch.setattr(display, "ipython", lambda: types.SimpleNamespace(kernel=object()))
+    monkeypatch.setattr(figures, "ipython", display.ipython)
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    return shown
+
+
+def _figure():
+    figure, plot = figures.axes("Title", "context (tokens)", "time (ms)", size=(4, 3))
+    plot.plot([1, 2], [3, 4])
+    return figure
+
+
+def test_a_figure_is_an_img_with_escaped_alt_text_and_is_closed():
+    figure = _figure()
+    markup = figures.show(figure, alt='a "line"\n rising < 4')
+    assert html.unescape(re.search('alt="([^"]*)"', markup)[1]) == 'a "line" rising < 4'
+    assert "max-width:100%" in markup
+    assert not plt.fignum_exists(figure.number)
+
+
+def test_the_picture_has_twice_the_dots_it_is_shown_with():
+    markup = figures.show(_figure(), alt="a line")
+    png = base64.b64decode(re.search('base64,([^"]+)', markup)[1])
+    width, height = struct.unpack(">II", png[16:24])
+    assert (width, height) == (800, 600)
+    assert 'width="400"' in markup
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    assert figures.show(_figure(), alt="a") == figures.show(_figure(), alt="a")
+
+
+@pytest.mark.parametrize("alt", ["", "  \n"])
+def test_an_empty_alt_text_is_refused(alt):
+    figure = _figure()
+    with pytest.raises(ValueError, match="alt is empty"):
+        figures.show(figure, alt=alt)
+    plt.close(figure)
+
+
+def test_in_a_notebook_it_is_displayed_and_nothing_is_returned(notebook):
+    assert figures.show(_figure(), alt="a line") is None
+    (data,) = notebook
+    assert data["text/html"].startswith('<img alt="a line"')
+    assert data["text/plain"] == "a line"
+
+
+@pytest.mark.parametrize(
+    ("title", "x", "y", "message"),
+    [
+        (" ", "context (tokens)", "time (ms)", "needs a title"),
+        ("T", "context", "time (ms)", "x='context' has no unit"),
+        ("T", "context (tokens)", "time ()", "has no unit"),
+    ],
+)
+def test_a_title_and_units_are_demanded(title, x, y, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figures.axes(title, x, y)
+
+
+def _luminance(colour: str) -> float:
+    channels = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
+        for c in mpl.colors.to_rgb(colour)
+    ]
+    return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]
+
+
+@pytest.mark.parametrize("colour", figures.COLOURS)
+def test_every_colour_stands_out_from_white(colour):
+    assert 1.05 / (_luminance(colour) + 0.05) >= 3  # WCAG 2.2, 1.4.11
+
+
+def test_lines_differ_in_more_than_colour():
+    with figures.style():
+        _, plot = plt.subplots()
+        lines = [plot.plot([0, 1], [i, i])[0] for i in range(6)]
+    assert len({line.get_marker() for line in lines}) == 6
+    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 6
+    plt.close("all")
+
+
+def test_style_ends_with_its_block_and_text_is_readable():
+    before = mpl.rcParams["axes.titlesize"]
+    with figures.style():
+        sizes = [
+            v
+            for k, v in figures.STYLE.items()
+            if k.endswith(("size", "labelsize"))
+            and k != "lines.markersize"
+            and not k.startswith("figure")
+        ]
+        assert min(sizes) >= 11
+        assert mpl.rcParams["savefig.facecolor"] == "white"
+    assert mpl.rcParams["axes.titlesize"] == before
+
+
+def test_outside_ipython_text_is_printed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))
+    display.put("<b>rich</b>", "plain")
+    assert capsys.readouterr().out == "plain\n"
+    assert not display.in_kernel()
+
+
+def test_inline_html_escapes_before_it_marks_up():
+    assert (
+        display.inline_html("`a<b` is **so** & so") == "<code>a&lt;b</code> is <b>so</b> &amp; so"
+    )
