@@ -54,7 +54,8 @@ lint: env
 
 # The stamp holds the folder's path: an environment does not survive being moved.
 env:
-	@test "$$(cat $(READY) 2>/dev/null)" = "$$(pwd -P)" || rm -f $(READY)
+	@if [ -f $(READY) ] && [ "$$(cat $(READY))" != "$$(pwd -P)" ]; then \
+	  echo "== inferlab: this folder was moved; the environment is made anew"; rm -rf $(VENV); fi
 	@$(MAKE) --no-print-directory $(READY)
 
 # torch first and alone, so that the build of it that pip finds (or that PIP_ARGS names) is the

@@ -1,6 +1,6 @@
 """The autograder. A notebook imports its verbs from here."""
 
-from grader.desk import Answers, CheckFailed, check, confront, hint, predict, solution
+from grader.desk import Answers, CheckFailed, check, confront, hint, predict, ready, solution
 from grader.progress import progress
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "hint",
     "predict",
     "progress",
+    "ready",
     "solution",
 ]

@@ -12,7 +12,10 @@ EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cach
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0 done, 1 not all well, 2 asked wrongly."""
-    args = parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    cut = words.index("--") if words[:1] == ["lab"] and "--" in words else len(words)
+    args = parser().parse_args(words[:cut])
+    args.extra = words[cut + 1 :]
     try:
         return args.run(args) or 0
     except KeyboardInterrupt:
@@ -45,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
     lab = verb("lab", run_lab, "update your copy of the course and open JupyterLab", work=True)
     lab.add_argument("lesson", nargs="?", help="which one to open (default: the first)")
     lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
-    lab.add_argument("--port", type=int, help="first port to try (default: 8888)")
-    lab.add_argument("extra", nargs="*", help="after --: handed to JupyterLab")
+    lab.add_argument("--port", type=int, metavar="N", help="first port to try (default: 8888)")
+    lab.usage = "inferlab lab [LESSON] [--no-browser] [--port N] [--work DIR] [-- JUPYTERLAB ...]"
 
     verb("progress", run_progress, "what you have passed, and what comes next")
 

@@ -1,4 +1,4 @@
-"""The verbs of a notebook: check, hint, solution, predict, confront, progress, and answers."""
+"""The verbs of a notebook: check, ready, hint, solution, predict, confront, and answers."""
 
 from __future__ import annotations
 
@@ -163,6 +163,21 @@ def source_of(exercise: Exercise) -> str:
     return textwrap.dedent(source).rstrip()
 
 
+def ready(*exercise_ids: str) -> bool:
+    """True when what you wrote for these exercises passes; else say what the cell waits for.
+
+    Cells that use your functions begin with it, so that Run All works on a half-filled notebook.
+    """
+    namespace = sys._getframe(1).f_globals
+    missing = [
+        i for i in exercise_ids if not _judged(registry.exercise(i), namespace, hidden=False).passed
+    ]
+    if missing:
+        text = f"This cell runs once these pass their checks: {', '.join(missing)}."
+        put(f"<p>{text}</p>", text)
+    return not missing
+
+
 def predict(prediction_id: str, value: Any = None) -> None:
     """Lodge a prediction: predict("id") shows a form, predict("id", "4x") lodges at once."""
     prediction = registry.prediction(prediction_id)
@@ -184,6 +199,12 @@ class Answers(labkit.questions.Answers):
 
     def __init__(self, learner: str = "") -> None:
         super().__init__(learner, {q.id: q for q in registry.questions()})
+
+    def worked(self, question_id: str) -> str:
+        """The right answer for your numbers; refused where the notebook is graded."""
+        if graded() or store.lab_mode():
+            raise ValueError("worked answers are switched off here; write your own")
+        return super().worked(question_id)
 
     def check(self, question_id: str) -> None:
         """Judge one answer and show the verdict."""

@@ -1,4 +1,4 @@
-"""All exercises, predictions and questions, by lesson; each module in grader.checks adds its own."""
+"""All exercises, predictions and questions; each module in grader.checks adds its own."""
 
 from __future__ import annotations
 

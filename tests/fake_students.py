@@ -110,11 +110,14 @@ class Desk:
     def everyone(self) -> list[FakeStudent]:
         """The six students."""
         in_order = [g for g in solution_cells(self.released) if g in self.cells.values()]
+        half = self.student("half", exercise_cells=in_order[: len(in_order) // 2], rest=False)
+        unwritten = next(e.grade_id for e in self.exercises if e.id not in half.right)
+        make_careless(half.notebook, written=in_order[0], unwritten=unwritten)
         neighbours = [i for i, c in self.cells.items() if c == self.cells[UNPARSABLE]]
         return [
             self.student("perfect"),
             self.student("blank", exercise_cells=(), rest=False),
-            self.student("half", exercise_cells=in_order[: len(in_order) // 2], rest=False),
+            half,
             self.student("plausible", changes={i: slip(*SLIPS[i]) for i in SLIPS}),
             self.student("endless", changes={ENDLESS: never_ends}),
             self.student("syntax", changes={UNPARSABLE: unparsable}, wrong=neighbours),
@@ -128,6 +131,21 @@ def solution_cells(notebook: NotebookNode) -> dict[str, NotebookNode]:
         for cell in notebook.cells
         if cell.metadata.get("nbgrader", {}).get("solution")
     }
+
+
+def make_careless(notebook: NotebookNode, written: str, unwritten: str) -> None:
+    """Changes that must move no score.
+
+    A right function prints to stderr, its check cell is deleted, and the check cell of a function
+    that is not written is tagged to be skipped.
+    """
+    cell = solution_cells(notebook)[written]
+    head, quotes, body = cell.source.rpartition('"""')
+    remark = "    import sys\n    print('a remark', file=sys.stderr)"
+    cell.source = f"{head}{quotes}\n{remark}{body}"
+    checks = {c.metadata.get("nbgrader", {}).get("grade_id"): c for c in notebook.cells}
+    notebook.cells.remove(checks[f"check_{written}"])
+    checks[f"check_{unwritten}"].metadata.tags = ["skip-execution"]
 
 
 def without_markers(source: str) -> str:

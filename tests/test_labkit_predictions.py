@@ -117,6 +117,14 @@ def test_confronting_never_raises(measured, capsys):
     assert "could not be computed here (NotImplementedError: write this)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("measured", ["3 s", "nonsense", float("nan")])
+def test_an_unusable_measurement_gives_no_ratio(measured):
+    predictions.lodge(SIZE, "320 KiB")
+    seen = predictions.confrontation(SIZE, measured)
+    assert seen.ratio == "–"
+    assert "not usable" in seen.measured or "nan" in seen.measured
+
+
 def test_the_table_escapes_and_is_labelled(monkeypatch):
     shown = []
     monkeypatch.setattr(predictions, "put", lambda markup, text: shown.append(markup))

@@ -50,7 +50,7 @@ def test_attempts_count_tries_and_keep_the_first_pass():
 
 
 def test_an_unknown_outcome_is_refused():
-    with pytest.raises(ValueError, match="skipped.*passed, failed, not run"):
+    with pytest.raises(ValueError, match=r"skipped.*passed, failed, not run"):
         store.record_attempt("kv", "skipped")
 
 
@@ -158,9 +158,10 @@ def test_what_waited_is_saved_when_writing_works_again(folder, monkeypatch):
         raise OSError(30, "Read-only file system")
 
     store.record_attempt("kv", "failed", "t1")
-    with monkeypatch.context() as patched, pytest.warns(UserWarning, match="Read-only"):
+    with monkeypatch.context() as patched:
         patched.setattr(os, "replace", refuse)
-        store.record_attempt("kv", "passed", "t2")
+        with pytest.warns(UserWarning, match="Read-only"):
+            store.record_attempt("kv", "passed", "t2")
     assert list(folder.glob(".progress*")) == []
     store.record_attempt("kv", "failed", "t3")
     monkeypatch.setattr(store, "_pending", {})

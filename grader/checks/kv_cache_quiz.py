@@ -196,7 +196,7 @@ QUESTIONS = (
         },
         why=lambda p: (
             f"{_per_token(p):,} B · {p['n_tokens']:,} = "
-            f"{kv_cache_bytes(_config(p), p['n_tokens']):,} B. Divide by 2³⁰ for GiB, by 10⁹ for GB."
+            f"{kv_cache_bytes(_config(p), p['n_tokens']):,} B. Divide by 2³⁰ for GiB."
         ),
     ),
     Question(
@@ -272,8 +272,8 @@ QUESTIONS = (
         },
         text=lambda p: (
             f"A decode step reads {p['weight_gb']} GB of weights and {p['kv_gb']} GB of "
-            "cache, and reading is what bounds it. The cache is stored in 8 bits in place of 16. How "
-            "many times as fast can the step become?"
+            "cache, and reading is what bounds it. The cache is stored in 8 bits in place of 16. "
+            "How many times as fast can the step become?"
         ),
         answer=_speed_gain,
         unit="x",
@@ -310,7 +310,7 @@ QUESTIONS = (
             "earlier layers never let the past see later tokens",
             "a key is a projection, and projections are linear",
             "positions are added to the keys after the softmax",
-            "the weights of the model are frozen at inference",
+            "rotary positions make each key unique to its token",
         ),
         notes={
             "a key is a projection, and projections are linear": "linear maps of changed inputs "

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 
-class UnsupportedModel(ValueError):  # noqa: N818
+class UnsupportedModel(ValueError):
     """The checkpoint is sound, but it needs something that this engine does not implement."""
 
 
-class InvalidModelFile(ValueError):  # noqa: N818
+class InvalidModelFile(ValueError):
     """The file is not the model that its name promises: wrong format, cut short or damaged."""
 
 

@@ -24,11 +24,11 @@ from tqdm import tqdm
 from inferlab.config import InvalidModelFile
 
 
-class FetchFailed(RuntimeError):  # noqa: N818
+class FetchFailed(RuntimeError):
     """The model could not be brought; the text says what was tried and what to do."""
 
 
-class NotFetched(FileNotFoundError):  # noqa: N818
+class NotFetched(FileNotFoundError):
     """The model is not in the user's cache yet; the text says how to fetch it."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -236,7 +237,10 @@ def _computed(prediction: Prediction) -> tuple[Answer | None, str]:
 def _measured(prediction: Prediction, measured: Answer) -> tuple[Answer | None, str]:
     try:
         if isinstance(measured, str) and not prediction.choices:
-            measured = units.parse(measured).value
+            quantity = units.parse(measured)
+            if quantity.kind != prediction.kind:
+                return None, f"not usable ({measured} is no {prediction.kind or 'plain number'})"
+            measured = quantity.value
         return measured, _written(prediction, measured)
     except (ValueError, TypeError) as error:
         return None, f"not usable ({error})"
@@ -259,7 +263,7 @@ def _ratio(prediction: Prediction, lodged: store.Lodged | None, seen: Answer | N
         ratio = units.parse(lodged.value).value / float(seen)
     except (ValueError, ZeroDivisionError):
         return "–"
-    return _in_words(ratio)
+    return _in_words(ratio) if math.isfinite(ratio) else "–"
 
 
 def _in_words(ratio: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -255,22 +256,15 @@ def _unit_trouble(question: Question, quantity: units.Quantity, given: Any) -> s
 
 def _si_for_binary(question: Question, quantity: units.Quantity, right: float) -> str:
     """The number is right in GiB and was written in GB, or the other way round."""
-    prefix, rest = quantity.unit[:1], quantity.unit[1:]
-    if not prefix or prefix.upper() not in "KMGTP" or not rest.lstrip("i").startswith(("B", "b")):
+    written = re.fullmatch(r"([kmgtp])(i?)b(ytes?)?(/.*| per .*)?", quantity.unit, re.IGNORECASE)
+    if not written:
         return ""
-    binary = rest.startswith("i")
-    other = prefix.upper() + ("" if binary else "i") + rest.removeprefix("i")
-    power = " kMGTP".upper().index(prefix.upper())
-    factor = units.unit(other)[0]
-    if not _near(quantity.number * factor, right, question.tolerance):
+    prefix, is_binary, rest = written[1].upper(), bool(written[2]), written[4] or ""
+    here, there = (f"{prefix}{'i' * i}B" for i in (is_binary, not is_binary))
+    if not _near(quantity.number * units.unit(there + rest)[0], right, question.tolerance):
         return ""
-    sizes = {"B": 1000**power, "iB": 1024**power}
-    here, there = ("iB", "B") if binary else ("B", "iB")
-    name = prefix.upper()
-    return (
-        f"the number is right in {name}{there}, but you wrote {name}{here}: "
-        f"1 {name}{here} = {sizes[here]:,} B, 1 {name}{there} = {sizes[there]:,} B"
-    )
+    sizes = [f"1 {name} = {units.unit(name)[0]:,.0f} B" for name in (here, there)]
+    return f"the number is right in {there}, but you wrote {here}: {', '.join(sizes)}"
 
 
 def _size_trouble(question: Question, value: float, right: float) -> str:

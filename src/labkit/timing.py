@@ -164,9 +164,9 @@ def recompute_cost(
     """
     if min(n_tokens, d_model, d_kv) < 1:
         raise ValueError(f"{n_tokens=}, {d_model=}, {d_kv=} must all be 1 or more")
-    torch = devices.torch_module()
     if dtype not in ("float32", "float16", "bfloat16"):
         raise ValueError(f'dtype {dtype!r} is not one of "float32", "float16", "bfloat16"')
+    torch = devices.torch_module()
     place = {"device": device or devices.pick(torch), "dtype": getattr(torch, dtype)}
     with torch.inference_mode():
         rows = torch.ones(n_tokens, d_model, **place)

@@ -165,10 +165,10 @@ def _float(number: str | Real) -> float:
 
 def _significant(number: float, digits: int) -> str:
     """A number with so many significant digits, thousands grouped, never in powers of ten."""
-    if number == 0:
-        return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(number))))
-    return f"{number:,.{decimals}f}"
+    if not math.isfinite(number):
+        return str(number)
+    exponent = int(f"{number:.{digits - 1}e}".split("e")[1])  # after rounding: 0.9999 has 0
+    return f"{number:,.{max(0, digits - 1 - exponent)}f}" if number else "0"
 
 
 def _scaled(value: float, steps: dict[str, float], name: str, digits: int) -> str:

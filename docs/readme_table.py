@@ -1,0 +1,63 @@
+"""Write the generated part of README.md: the table of lessons. Run: python docs/readme_table.py
+
+Exercises, minutes and points come from the registry; a lesson that it does not know is "to come".
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from grader import registry
+
+README = Path(__file__).parent.parent / "README.md"
+BEGIN, END = "<!-- lessons: begin (python docs/readme_table.py) -->", "<!-- lessons: end -->"
+
+PLAN = {
+    "01_roofline": "what a forward pass costs",
+    "02_forward_pass": "the transformer, whole",
+    "03_prefill_decode": "two phases of generation",
+    "04_kv_cache": "remember, do not recompute",
+    "05_gqa": "fewer keys and values",
+    "06_flash_attention": "exact attention, in tiles",
+    "07_quantization": "fewer bytes",
+    "08_speculative_sampling": "draft, then verify",
+    "09_moe": "many experts, few active",
+    "10_batching": "the serving engine",
+    "11_latency_metrics": "what users feel",
+    "12_capacity": "size it, then serve it",
+}
+
+
+def table() -> str:
+    """The lessons, those that exist with their exercises, as a markdown table."""
+    lines = [
+        "| lesson | what it is about | exercises | questions | minutes for both |",
+        "|---|---|---|---|---|",
+    ]
+    here = registry.lessons()
+    for name, about in PLAN.items():
+        label = name.replace("_", " ", 1).replace("_", " ")
+        cells = _counts(name) if name in here else ["to come", "", ""]
+        link = f"[{label}](src/lessons/{name}.py)" if name in here else label
+        lines.append(f"| {link} | {about} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _counts(lesson: str) -> list[str]:
+    exercises, questions = registry.exercises(lesson), registry.questions(lesson)
+    minutes = sum(e.minutes for e in exercises) + 2 * len(questions)
+    return [str(len(exercises)), str(len(questions)), str(minutes)]
+
+
+def with_table(text: str) -> str:
+    """The README's text with its generated part made anew."""
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    beside = README.with_suffix(".md.part")
+    beside.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
+    os.replace(beside, README)
