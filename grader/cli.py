@@ -97,14 +97,13 @@ def run_progress(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    from grader import lab, registry
+    from grader import lab
     from labkit import store
 
     root = lab.course_root()
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
     kept = lab.start_afresh(root, (args.work or root / "work").absolute(), lesson)
-    judged = (*registry.exercises(lesson), *registry.questions(lesson))
-    store.forget([one.id for one in judged])
+    store.forget(_judged_ids(lesson))
     print(f"{lesson}: as released, with no progress; your predictions stay")
     if kept:
         print(f"your copy is kept as {kept}")
@@ -112,7 +111,7 @@ def run_reset(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    from grader import headless, lab, registry
+    from grader import headless, lab
 
     root = lab.course_root()
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
@@ -120,10 +119,17 @@ def run_check(args: argparse.Namespace) -> int:
     if not path.is_file():
         raise ValueError(f"there is no {path}; `inferlab lab` makes your copy of a lesson")
     print(f"running {path} (measuring cells are skipped)", flush=True)
-    judged = (*registry.exercises(lesson), *registry.questions(lesson))
-    rows = headless.collect(path, tuple(one.id for one in judged), args.timeout)
+    rows = headless.collect(path, _judged_ids(lesson), args.timeout)
     print(headless.table(rows))
     return 0 if all(row.outcome == "passed" for row in rows) else 1
+
+
+def _judged_ids(lesson: str) -> tuple[str, ...]:
+    """Ids of a lesson's exercises and of the questions of its knowledge check."""
+    from grader import registry
+
+    exercises = tuple(exercise.id for exercise in registry.exercises(lesson))
+    return exercises + tuple(question.id for question in registry.questions(lesson))
 
 
 def run_doctor(args: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ class Law(Comparison):
     ) -> Difference | None:
         counts = as_array(got)
         law = np.asarray(expected, dtype=np.float64)
+        law = law / law.sum()  # counts serve as well: a diagnosis compares two samples
         if counts is None or counts.shape != law.shape or counts.sum() == 0:
             return super().difference(law, got, inputs, where)
         n = int(counts.sum())

@@ -73,7 +73,9 @@ def test_asked_wrongly_it_shows_usage(
 def test_help_is_quick_because_nothing_big_is_imported() -> None:
     big = ["torch", "nbformat", "nbclient", "nbgrader", "jupyterlab", "matplotlib", "transformers"]
     script = f"import sys, grader.cli; print([m for m in {big} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from fake_students import Desk
 from sample_course import (
     LESSON,
     MINE,
@@ -23,7 +24,7 @@ from sample_course import (
     words,
 )
 
-from grader import doctor, lab, repair
+from grader import doctor, lab, registry, repair
 
 CELLS = OLD["cells"]
 OTHER = MINE.replace("4 * n", "5 * n")
@@ -182,6 +183,19 @@ def test_many_problems_at_once() -> None:
     mine = notebook(*pieces, words("end", "The end"))
     assert kinds(mine) == [("split", "kv_bytes"), ("missing", "check_kv_bytes")]
     assert ids(repaired(mine)) == ["kv_bytes", "check_kv_bytes", "end"]
+
+
+def test_released_and_solved_lessons_have_no_problem() -> None:
+    root = Path(__file__).parent.parent
+    lessons = lab.released_lessons(root)
+    assert LESSON in lessons
+    for name in lessons:
+        release = lab.read_notebook(lab.released_path(root, name))
+        solution = lab.read_notebook(root / "solutions" / name / f"{name}.ipynb")
+        solved = Desk(release, solution, registry.exercises(name)).student("perfect").notebook
+        assert repair.diagnose(release, release) == []
+        assert repair.diagnose(solved, release) == []
+        assert repair.find_release(Path("renamed.ipynb"), solved, root) == name
 
 
 # ---- the command on a notebook file ------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The real model: SmolLM2-135M-Instruct agrees with transformers on the same weights."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ PROMPTS = [
 @pytest.fixture(scope="module")
 def oracle(real_model_path: Path) -> Any:
     """transformers' own reading of the same file: dequantized and reordered by its code."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -60,17 +58,13 @@ def test_logits_agree_with_transformers(real_model, oracle, prompt):
 
 
 def test_greedy_text_is_that_of_transformers_with_and_without_cache(real_model, oracle):
-    import torch
-
     prompt = real_model.tokenizer.encode(PROMPTS[0])
     cached = generate_cached(real_model, prompt, 30)
     assert cached == generate_uncached(real_model, prompt, 30)
-    with torch.no_grad():
-        ids = torch.tensor([prompt])
-        theirs = oracle.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=30, do_sample=False
-        )
-    assert cached == theirs[0, len(prompt) :].tolist()
+    # One pass of transformers over the whole text: its first choice after each token must be the
+    # token that follows, so its own greedy text is this one.
+    choices = oracle_logits(oracle, prompt + cached).argmax(axis=-1)
+    assert cached == choices[len(prompt) - 1 : -1].tolist()
 
 
 def test_it_answers(real_model):
@@ -80,7 +74,6 @@ def test_it_answers(real_model):
 
 @pytest.fixture(scope="module")
 def their_tokenizer(real_model_path: Path) -> Any:
-    os.environ["HF_HUB_OFFLINE"] = "1"
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(real_model_path.parent, gguf_file=real_model_path.name)
@@ -116,14 +109,3 @@ def test_the_chat_form_is_the_models_own_template(real_model: Model, their_token
         ours = real_model.tokenizer.chat_prompt(question, system)
         assert real_model.tokenizer.decode(ours) == theirs
         assert ours == their_tokenizer(theirs, add_special_tokens=False)["input_ids"]
-
-
-def test_a_truncated_copy_is_refused(real_model_path: Path, tmp_path):
-    from inferlab.config import InvalidModelFile
-    from inferlab.model import load_model
-
-    cut = tmp_path / "cut.gguf"
-    with real_model_path.open("rb") as file:
-        cut.write_bytes(file.read(60_000_000))
-    with pytest.raises(InvalidModelFile, match=r"cut short or damaged \(60,000,000 bytes"):
-        load_model(cut)

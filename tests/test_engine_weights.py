@@ -254,6 +254,18 @@ def test_a_gguf_gives_back_the_model_that_was_written(tmp_path, kind):
         )
 
 
+def test_a_misshapen_tensor_of_a_gguf_is_named(tmp_path):
+    model = tiny_model("gqa", np.float32)
+    first = replace(model.weights.layers[0], w_q=np.zeros((32, 30), np.float32))
+    layers = (first, *model.weights.layers[1:])
+    wrong = replace(model, weights=replace(model.weights, layers=layers))
+    write_gguf(tmp_path / "m.gguf", wrong, permuted=False)
+    with pytest.raises(
+        InvalidModelFile, match=r"blk\.0\.attn_q\.weight .*\(30, 32\); needed: \(32, 32\)"
+    ):
+        load_model(tmp_path / "m.gguf")
+
+
 def test_forgetting_the_row_order_of_q_and_k_changes_the_logits(tmp_path):
     """The claim behind unpermute: a file without llama.cpp's reordering must not pass."""
     model = tiny_model("gqa", np.float32)

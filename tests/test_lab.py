@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from fake_students import Desk
 from sample_course import (
     LESSON,
     MINE,
@@ -23,7 +24,7 @@ from sample_course import (
     words,
 )
 
-from grader import lab
+from grader import lab, registry
 from grader.merge import merge
 
 # ---- the merge itself --------------------------------------------------------------------------
@@ -128,6 +129,27 @@ def test_merge_changes_none_of_its_inputs() -> None:
     before = copy.deepcopy(books)
     merge(*books)
     assert books == before
+
+
+def test_a_solved_lesson_survives_a_release_that_changed_every_text() -> None:
+    root = Path(__file__).parent.parent
+    release = lab.read_notebook(lab.released_path(root, LESSON))
+    solution = lab.read_notebook(root / "solutions" / LESSON / f"{LESSON}.ipynb")
+    solved = Desk(release, solution, registry.exercises(LESSON)).student("perfect").notebook
+    new = copy.deepcopy(release)
+    for cell in new["cells"]:
+        if not cell["metadata"].get("nbgrader", {}).get("solution"):
+            cell["source"] += "\n# a new line"
+    merged = merge(release, solved, new)
+    assert merged.conflicts == []
+    answers = {c["id"]: c["source"] for c in solved["cells"] if is_answer(c)}
+    assert {c["id"]: c["source"] for c in merged.notebook["cells"] if is_answer(c)} == answers
+    rest = [c["source"] for c in merged.notebook["cells"] if not is_answer(c)]
+    assert rest == [c["source"] for c in new["cells"] if not is_answer(c)]
+
+
+def is_answer(cell: dict) -> bool:
+    return bool(cell["metadata"].get("nbgrader", {}).get("solution"))
 
 
 # ---- files -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from time import perf_counter
 
+import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
@@ -52,6 +53,11 @@ def test_what_does_not_fit_is_said_with_what_is_missing():
 def test_a_function_that_gives_no_bytes_is_refused(bad):
     with pytest.raises(ValueError, match="must be a number of 0 or more"):
         explore.memory(Setting(model="8b"), CONFIGS, lambda *_: bad)
+
+
+def test_numpy_numbers_are_numbers():
+    row = explore.memory(Setting(model="8b"), CONFIGS, lambda *_: np.int64(7))
+    assert row.kv == 7.0
 
 
 def _drawn(row: Memory):

@@ -73,6 +73,9 @@ def test_the_first_prediction_is_the_one_confronted():
     assert (seen.yours, seen.computed, seen.measured) == ("8x", "4x", None)
     assert seen.ratio == "2x too large"
     assert "later you said 4x" in predictions.how(GROWTH)
+    predictions.lodge(SIZE, "3 MB")
+    predictions.lodge(SIZE, "3 MB")
+    assert "later" not in predictions.how(SIZE)
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,8 @@ class Course:
 
     def environment(self) -> dict[str, str]:
         """Variables of a command: this environment's programs, and no settings of this user."""
-        own = {
-            name: str(self.folder / name)
-            for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-        }
+        folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "INFERLAB_HOME")
+        own = {name: str(self.folder / name) for name in folders}
         bin_dir = str(Path(sys.executable).parent)
         return {**os.environ, **own, "PATH": bin_dir + os.pathsep + os.environ["PATH"]}
 
@@ -123,6 +121,8 @@ def succeed(result: dict[str, Any]) -> None:
 def course(tmp_path_factory):
     folder = tmp_path_factory.mktemp("loop").resolve()
     course = Course(folder)
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setenv("INFERLAB_HOME", str(folder / "INFERLAB_HOME"))  # not this user's progress
     exchange = folder / "an exchange"
     exchange.mkdir()
     course.root.mkdir()
@@ -130,7 +130,8 @@ def course(tmp_path_factory):
     settings = (build.ROOT / "nbgrader_config.py").read_text()
     settings += COURSE_SETTINGS.format(exchange=str(exchange))
     (course.root / "nbgrader_config.py").write_text(settings)
-    return course
+    yield course
+    monkeypatch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +163,8 @@ def graded(submitted):
     """The course after collect, and one autograde of all students."""
     succeed(submitted.api.collect(LESSON))
     submitted.command("autograde", LESSON)
+    written = list((submitted.folder / "INFERLAB_HOME").glob("**/*"))
+    assert written == [], "grading wrote into the grader's own progress"
     return submitted
 
 

@@ -43,9 +43,7 @@ def load_gguf(
     architecture or quantization; FileNotFoundError.
     """
     path = Path(path)
-    reader = _open(path)
-    metadata = {key: field.contents() for key, field in reader.fields.items()}
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    metadata, tensors = _open(path)
     config = ModelConfig.from_gguf_metadata(
         metadata, tied_embeddings=GGUF_NAMES.head not in tensors
     )
@@ -54,11 +52,10 @@ def load_gguf(
 
     def read(name: str) -> np.ndarray:
         numbers = _dequantize(tensors[name])
-        if name.endswith("attn_q.weight"):
-            return unpermute(numbers, config.n_heads)
-        if name.endswith("attn_k.weight"):
-            return unpermute(numbers, config.n_kv_heads)
-        return numbers
+        n_heads = {"attn_q": config.n_heads, "attn_k": config.n_kv_heads}.get(name.split(".")[-2])
+        if n_heads is None or len(numbers) != n_heads * config.d_head:
+            return numbers  # a wrong shape is refused, by name, where all shapes are
+        return unpermute(numbers, n_heads)
 
     return config, weights_from_tensors(config, GGUF_NAMES, tensors, read, dtype), metadata
 
@@ -75,7 +72,8 @@ def unpermute(w: np.ndarray, n_heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(n_rows, n_columns)
 
 
-def _open(path: Path) -> Any:
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The header and the tensors of a file, each by name."""
     import gguf
 
     with path.open("rb") as file:
@@ -86,13 +84,15 @@ def _open(path: Path) -> Any:
             "a Hugging Face folder"
         )
     try:
-        return gguf.GGUFReader(path)
+        reader = gguf.GGUFReader(path)
+        metadata = {key: field.contents() for key, field in reader.fields.items()}
     except (ValueError, IndexError, KeyError, OverflowError, TypeError, MemoryError) as error:
         # The package reports a short file as whatever fails first when it slices past the end.
         raise InvalidModelFile(
             f"{path} is cut short or damaged ({path.stat().st_size:,} bytes are there; reading it "
             f"stopped with: {error}); fetch or copy it again"
         ) from None
+    return metadata, {tensor.name: tensor for tensor in reader.tensors}
 
 
 def _dequantize(tensor: Any) -> np.ndarray:

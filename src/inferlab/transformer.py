@@ -143,6 +143,17 @@ def merge_heads(heads: np.ndarray) -> np.ndarray:
     return heads.swapaxes(1, 2).reshape(B, T, n_heads * d_head)
 
 
+def project(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """x @ w, with the tokens of all sequences as the rows of one matrix.
+
+    NumPy would multiply a (B, T, d_in) array sequence by sequence, and read w from memory B times.
+
+    x: (B, T, d_in), w: (d_in, d_out) -> (B, T, d_out)
+    """
+    rows = x.reshape(-1, x.shape[-1])  # (B * T, d_in)
+    return (rows @ w).reshape(*x.shape[:-1], w.shape[-1])
+
+
 def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x), element by element; never overflows.
 
@@ -159,7 +170,7 @@ def swiglu(x: np.ndarray, w_gate: np.ndarray, w_up: np.ndarray, w_down: np.ndarr
     x: (B, T, d_model); w_gate, w_up: (d_model, d_ff); w_down: (d_ff, d_model) -> (B, T, d_model)
     Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2.
     """
-    return (silu(x @ w_gate) * (x @ w_up)) @ w_down
+    return project(silu(project(x, w_gate)) * project(x, w_up), w_down)
 
 
 def self_attention(
@@ -179,12 +190,12 @@ def self_attention(
     x: (B, T, d_model), angles: (T, d_head // 2), visible: (T, S) -> (B, T, d_model)
     S is T without a cache, and the cached tokens plus T with one.
     """
-    q = rotate(split_heads(x @ weights.w_q, d_head), angles)
-    k = rotate(split_heads(x @ weights.w_k, d_head), angles)
-    v = split_heads(x @ weights.w_v, d_head)
+    q = rotate(split_heads(project(x, weights.w_q), d_head), angles)
+    k = rotate(split_heads(project(x, weights.w_k), d_head), angles)
+    v = split_heads(project(x, weights.w_v), d_head)
     if cache is not None:
         k, v = cache.append(layer, k, v)  # (B, n_kv_heads, S, d_head)
-    return merge_heads(attention(q, k, v, visible)) @ weights.w_o
+    return project(merge_heads(attention(q, k, v, visible)), weights.w_o)
 
 
 def decoder_block(
@@ -234,7 +245,7 @@ def forward(
         x = decoder_block(x, layer_weights, config, angles, visible, cache, layer)
     if last_only:
         x = x[:, -1:]
-    return rms_norm(x, weights.final_gain, config.norm_eps) @ weights.head
+    return project(rms_norm(x, weights.final_gain, config.norm_eps), weights.head)
 
 
 def check_tokens(tokens: np.ndarray, config: ModelConfig, n_cached: int = 0) -> np.ndarray:

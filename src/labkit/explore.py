@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -88,7 +89,7 @@ def memory(setting: Setting, configs: Mapping[str, Any], kv_bytes: KvBytes) -> M
     """
     config = configs[setting.model]
     kv = kv_bytes(config, setting.n_tokens, setting.n_sequences, setting.bytes_per_number)
-    if not isinstance(kv, (int, float)) or not 0 <= kv < float("inf"):
+    if not isinstance(kv, Real) or not 0 <= kv < float("inf"):
         raise ValueError(f"the KV cache's bytes must be a number of 0 or more; got {kv!r}")
     return Memory(setting, 2.0 * config.n_params, float(kv))
 

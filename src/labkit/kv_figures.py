@@ -2,18 +2,21 @@
 
 Each comes as a pair: name_figure(...) gives (figure, alt text), name(...) shows it. What a colour
 says is said by a hatch, a marker or a word too; the numbers of the alt text come from the data.
+Series of unequal length, empty ones and numbers that cannot be drawn raise ValueError.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
@@ -22,59 +25,76 @@ from labkit.units import format_seconds
 
 Drawn = tuple[Figure, str]
 Numbers = Sequence[float]
+Look = dict[str, Any]
+P = ParamSpec("P")
 
-BLUE, RED = COLOURS[0], COLOURS[1]
+BLUE, RED, ORANGE = COLOURS[0], COLOURS[1], "#f7b27a"
 GREY, PALE = "#8a8f98", "#eef1f4"
-NEW: dict[str, Any] = {"facecolor": BLUE, "edgecolor": INK, "linewidth": 1}
-KEPT: dict[str, Any] = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1, "hatch": "///"}
-WITHOUT: dict[str, Any] = {"color": RED, "marker": "s", "linestyle": "-"}
-WITH: dict[str, Any] = {"color": BLUE, "marker": "o", "linestyle": "-"}
+NEW: Look = {"facecolor": BLUE, "edgecolor": INK, "linewidth": 1}
+KEPT: Look = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1, "hatch": "///"}
+HELD: Look = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1}
+EMPTY: Look = {"facecolor": "white", "edgecolor": GREY, "linewidth": 1, "linestyle": ":"}
+WITHOUT: Look = {"color": RED, "marker": "s", "linestyle": "-"}
+WITH: Look = {"color": BLUE, "marker": "o", "linestyle": "-"}
+BOUND: Look = {"linestyle": "--", "marker": "", "linewidth": 1.8}
+ROOMY: Look = {"h_pad": 0.13, "wspace": 0.05}
+BELOW: Look = {"loc": "outside lower left", "handleheight": 1.2, "columnspacing": 1.6}
+
+
+def _shown(make: Callable[P, Drawn]) -> Callable[P, None]:
+    """The same with the same arguments, but shown in place of returned."""
+
+    @wraps(make)
+    def show_it(*args: P.args, **kwargs: P.kwargs) -> None:
+        figure, alt = make(*args, **kwargs)
+        show(figure, alt=alt)
+
+    show_it.__name__ = make.__name__.removesuffix("_figure")
+    return show_it
 
 
 # ---- the work of every step --------------------------------------------------------------------
 
 
 def work_triangle_figure(n_tokens: int = 8) -> Drawn:
-    """What each decode step projects, without and with a cache. n_tokens: 2 to 16."""
-    _require_between("n_tokens", n_tokens, 2, 16)
-    apply_style()
-    figure, panels = plt.subplots(1, 2, figsize=(8, 5.4), layout="constrained")
-    figure.get_layout_engine().set(wspace=0.06)
-    figure.suptitle("Which keys and values does each step compute?", x=0.01, ha="left", fontsize=15)
+    """What each decode step projects, without and with a cache. n_tokens: 2 to 12."""
+    _require_between("n_tokens", n_tokens, 2, 12)
     n = n_tokens
+    apply_style()
+    figure, panels = plt.subplots(1, 2, figsize=(8, 5.15), layout=ConstrainedLayoutEngine(**ROOMY))
+    figure.suptitle("Which keys and values does each step compute?", x=0.01, ha="left", fontsize=15)
     _work_panel(panels[0], n, "without a cache", False, f"{n} × {n + 1} = {n * (n + 1)} rows")
     _work_panel(panels[1], n, "with a cache", True, f"2 × {n} = {2 * n} rows")
-    handles = [
-        Patch(label="key and value computed in this step (2 rows)", **NEW),
-        Patch(label="remembered", **KEPT),
-    ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=2, handleheight=1.3)
+    new, kept = "key and value computed in this step (2 rows)", "remembered"
+    figure.legend(handles=[Patch(label=new, **NEW), Patch(label=kept, **KEPT)], ncols=2, **BELOW)
+    counts = _series([2 * (t + 1) for t in range(n)])
     return figure, (
         f"Two grids, one row for each of {n} decode steps, one column for each token. Without a "
-        "cache, step t computes the keys and values of tokens 0 to t again: a filled triangle, "
-        f"{_series([2 * (t + 1) for t in range(n)])} rows, {n * (n + 1)} in all. With a cache, each "
-        "step computes those of its newest token only, a filled diagonal, and remembers the rest: "
-        f"2 rows a step, {2 * n} in all."
+        "cache, step t computes the keys and values of tokens 0 to t again, a filled triangle: "
+        f"{counts} rows, {n * (n + 1)} in all. With a cache, each step computes those of its "
+        "newest token only, a filled diagonal, and remembers the rest: 2 rows a step, "
+        f"{2 * n} in all."
     )
-
-
-def work_triangle(n_tokens: int = 8) -> None:
-    """Show what each decode step projects, without and with a cache."""
-    _show(work_triangle_figure(n_tokens))
 
 
 def _work_panel(plot: Axes, n: int, title: str, cached: bool, total: str) -> None:
     _grid(plot, n, n, "token (position)", "decode step (number)")
-    plot.set_title(title, pad=10)
+    plot.set_title(title, pad=8, weight="bold", fontsize=13)
+    inch = n / 2.9  # in cells
+    right, bottom = n - 0.5 + 0.45 * inch, n - 0.5
     for step in range(n):
         for token in range(step + 1):
             _cell(plot, step, token, KEPT if cached and token < step else NEW)
-        _right_of(plot, n, step, "2" if cached else str(2 * (step + 1)))
-    _right_of(plot, n, -0.95, "rows", weight="normal")
-    plot.text(n + 0.95, n + 0.05, total, ha="right", va="center", weight="bold", fontsize=14)
-    plot.plot([n - 0.5, n + 1], [n - 0.5] * 2, color=INK, linewidth=1.2, linestyle="-", marker="")
-    plot.set_xlim(-0.6, n + 1)
-    plot.set_ylim(n + 0.5, -1.4)
+        rows = 2 if cached else 2 * (step + 1)
+        plot.text(right, step, str(rows), ha="right", va="center", fontsize=12)
+    _head(plot, right, "rows", ha="right")
+    rule = bottom + 0.05 * inch
+    plot.plot([-0.45, right], [rule, rule], color=INK, linewidth=1.2, linestyle="-", marker="")
+    plot.text(
+        right, bottom + 0.24 * inch, total, ha="right", va="center", weight="bold", fontsize=13
+    )
+    plot.set_xlim(-0.5, right + 0.03 * inch)
+    plot.set_ylim(bottom + 0.38 * inch, -0.5)
 
 
 # ---- time of a step ----------------------------------------------------------------------------
@@ -88,65 +108,39 @@ def step_times_figure(
     bound_with_s: Numbers,
     device: str,
 ) -> Drawn:
-    """Measured seconds of one step against the tokens so far, over their lower bounds."""
+    """Measured seconds of one step against the tokens so far, over their lower bounds.
+
+    lengths: tokens so far, ascending; the others: seconds, one for each length.
+    """
     series = {"without_s": without_s, "with_s": with_s}
     series |= {"bound_without_s": bound_without_s, "bound_with_s": bound_with_s}
-    _require_positive({"lengths": lengths, **series})
+    _require_numbers({"lengths": lengths, **series})
     title = "Time of one decode step"
     figure, plot = axes(title, "tokens so far (tokens)", "time of one step (ms)", size=(7.6, 5.2))
     figure.suptitle(title, x=0.01, ha="left", fontsize=14)
-    plot.set_title(textwrap.fill(device, 92), fontsize=11, pad=8)
-    bound = {"linestyle": "--", "marker": "", "linewidth": 1.8}
-    for label, look, seconds, lower in (
+    plot.set_title(_wrapped(device), fontsize=11, pad=8)
+    curves = [
         ("without a cache", WITHOUT, without_s, bound_without_s),
         ("with a cache", WITH, with_s, bound_with_s),
-    ):
+    ]
+    for label, look, seconds, lower in curves:
         plot.plot(lengths, _ms(seconds), label=f"{label}, measured", **look)
-        plot.plot(lengths, _ms(lower), label=f"{label}, lower bound", **(look | bound))
-    plot.set_xscale("log")
-    plot.set_yscale("log")
-    _length_ticks(plot, lengths)
-    _ms_ticks(plot, _ms([*without_s, *with_s, *bound_without_s, *bound_with_s]))
-    figure.legend(loc="outside lower left", ncols=2, handlelength=3)
-    return figure, _step_times_alt(lengths, without_s, with_s, bound_without_s, bound_with_s, device)
-
-
-def step_times(
-    lengths: Sequence[int],
-    without_s: Numbers,
-    with_s: Numbers,
-    bound_without_s: Numbers,
-    bound_with_s: Numbers,
-    device: str,
-) -> None:
-    """Show measured seconds of one step against the tokens so far, over their lower bounds."""
-    _show(
-        step_times_figure(lengths, without_s, with_s, bound_without_s, bound_with_s, device)
+        plot.plot(lengths, _ms(lower), label=f"{label}, lower bound", **(look | BOUND))
+    _log_scales(plot, lengths, _ms([s for values in series.values() for s in values]))
+    figure.legend(ncols=2, handlelength=3, **BELOW)
+    said = [_curve(label, lengths, seconds, lower) for label, _, seconds, lower in curves]
+    return figure, (
+        f"Measured time of one decode step on {device}, on logarithmic axes, lower bounds as "
+        f"dashed lines. {' '.join(said)} At {_tokens(lengths[-1])} a step without a cache takes "
+        f"{without_s[-1] / with_s[-1]:,.1f} times as long as one with it."
     )
 
 
-def _step_times_alt(
-    lengths: Sequence[int],
-    without_s: Numbers,
-    with_s: Numbers,
-    bound_without_s: Numbers,
-    bound_with_s: Numbers,
-    device: str,
-) -> str:
-    last = f"{lengths[-1]:,} tokens"
-
-    def one(label: str, seconds: Numbers, lower: Numbers) -> str:
-        first, final = format_seconds(seconds[0]), format_seconds(seconds[-1])
-        return (
-            f"{label}: {first} at {lengths[0]:,} tokens, {final} at {last} "
-            f"(lower bound there {format_seconds(lower[-1])})."
-        )
-
+def _curve(label: str, lengths: Sequence[int], seconds: Numbers, lower: Numbers) -> str:
     return (
-        f"Measured time of one decode step on {device}, on logarithmic axes, with lower bounds as "
-        f"dashed lines. {one('Without a cache', without_s, bound_without_s)} "
-        f"{one('With a cache', with_s, bound_with_s)} "
-        f"At {last} a step without a cache takes {without_s[-1] / with_s[-1]:,.1f} times as long."
+        f"{label.capitalize()}: {format_seconds(seconds[0])} at {_tokens(lengths[0])}, "
+        f"{format_seconds(seconds[-1])} at {_tokens(lengths[-1])} "
+        f"(lower bound there {format_seconds(lower[-1])})."
     )
 
 
@@ -154,19 +148,22 @@ def _ms(seconds: Numbers) -> list[float]:
     return [1e3 * s for s in seconds]
 
 
-def _length_ticks(plot: Axes, lengths: Sequence[int]) -> None:
-    """Ticks at the measured lengths, at most eight of them."""
-    every = math.ceil(len(lengths) / 8)
-    shown = list(lengths)[::-1][::every]
+def _wrapped(device: str) -> str:
+    """In lines short enough for the figure, broken after commas."""
+    whole = ", ".join(part.replace(" ", "\u00a0") for part in device.split(", "))
+    return textwrap.fill(whole, 84).replace("\u00a0", " ")
+
+
+def _log_scales(plot: Axes, lengths: Sequence[int], milliseconds: Numbers) -> None:
+    """Ticks at the measured lengths (at most eight), plain numbers for the milliseconds."""
+    plot.set_xscale("log")
+    plot.set_yscale("log")
+    shown = list(lengths)[::-1][:: math.ceil(len(lengths) / 8)]
     plot.set_xticks(shown, [f"{n:,}" for n in shown])
     plot.xaxis.set_minor_locator(NullLocator())
-
-
-def _ms_ticks(plot: Axes, milliseconds: Numbers) -> None:
-    """Plain numbers; more of them where the values span few decades."""
     decades = math.log10(max(milliseconds) / min(milliseconds))
     plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=20))
-    plot.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.10g}"))
+    plot.yaxis.set_major_formatter(FuncFormatter(_plain))
     plot.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -181,61 +178,43 @@ def bytes_grown_figure(
 ) -> Drawn:
     """Bytes that the cache holds as it grows: measured, predicted, and room allocated."""
     series = {"measured_bytes": measured_bytes, "predicted_bytes": predicted_bytes}
-    _require_positive(
-        {"n_tokens": n_tokens, "capacity_bytes": capacity_bytes, **series}, or_zero=True
-    )
-    size, name = _binary(max(*capacity_bytes, *measured_bytes, *predicted_bytes))
-    measured, predicted, room = (
-        [b / size for b in values] for values in (measured_bytes, predicted_bytes, capacity_bytes)
-    )
-    figure, plot = axes(
-        "The cache grows in a line, its memory in doublings",
-        "tokens in the cache (tokens)",
-        f"keys and values ({name})",
-        size=(7.6, 4.8),
-    )
-    # A step before each sample: the line of what is held never crosses the room for it.
-    plot.fill_between(
-        n_tokens, measured, room, step="pre", facecolor="white", edgecolor="#c9cdd3", hatch="///",
-        linewidth=0, label="allocated, not used yet",
-    )
-    plot.step(n_tokens, room, where="pre", color=INK, linestyle="-", marker="", label="allocated")
+    series |= {"capacity_bytes": capacity_bytes}
+    _require_numbers({"n_tokens": n_tokens, **series}, or_zero=True)
+    size, unit = _binary(max(max(values) for values in series.values()))
+    measured, predicted, room = ([b / size for b in values] for values in series.values())
+    title, y = "The cache grows in a line, its memory in doublings", f"keys and values ({unit})"
+    figure, plot = axes(title, "tokens in the cache (tokens)", y, size=(7.6, 4.8))
+    every = math.ceil(len(n_tokens) / 24)
+    dots: Look = {"color": BLUE, "linestyle": "", "marker": "o", "markersize": 7, "zorder": 4}
+    plot.plot(n_tokens, measured, markevery=every, clip_on=False, label="measured", **dots)
     plot.plot(n_tokens, predicted, color=RED, linestyle="--", marker="", label="predicted")
-    plot.plot(
-        n_tokens, measured, color=BLUE, linestyle="", marker="o", markersize=7,
-        markevery=max(1, math.ceil(len(n_tokens) / 24)), label="measured",
-    )
-    plot.set_xlim(left=0)
-    plot.set_ylim(bottom=0, top=1.08 * max(*room, *measured, *predicted, 1e-9))
-    figure.legend(loc="outside lower left", ncols=4, handlelength=2.4, columnspacing=1.4)
-    return figure, _bytes_grown_alt(n_tokens, measured, predicted, room, name)
-
-
-def bytes_grown(
-    n_tokens: Sequence[int],
-    measured_bytes: Numbers,
-    predicted_bytes: Numbers,
-    capacity_bytes: Numbers,
-) -> None:
-    """Show the bytes that the cache holds as it grows, against prediction and room allocated."""
-    _show(bytes_grown_figure(n_tokens, measured_bytes, predicted_bytes, capacity_bytes))
+    # A step goes up before its sample, so the line of what is held never crosses the room for it.
+    plot.step(n_tokens, room, where="pre", color=INK, linestyle="-", marker="", label="allocated")
+    unused: Look = {"facecolor": "white", "edgecolor": "#b5bac2", "hatch": "///", "linewidth": 0}
+    unused["label"] = "allocated, not used yet"
+    plot.fill_between(n_tokens, measured, room, step="pre", **unused)
+    plot.set_xlim(0, 1.04 * max(*n_tokens, 1))
+    plot.set_ylim(0, 1.08 * (max(*measured, *predicted, *room) or 1))
+    figure.legend(ncols=4, **BELOW)
+    return figure, _bytes_grown_alt(n_tokens, measured, predicted, room, unit)
 
 
 def _bytes_grown_alt(
-    n_tokens: Sequence[int], measured: Numbers, predicted: Numbers, room: Numbers, name: str
+    n_tokens: Sequence[int], measured: Numbers, predicted: Numbers, room: Numbers, unit: str
 ) -> str:
     apart = max(abs(m - p) for m, p in zip(measured, predicted, strict=True))
-    agrees = "exactly as predicted" if apart == 0 else f"at most {apart:.3g} {name} off prediction"
+    agrees = "exactly as predicted" if apart == 0 else f"at most {apart:.3g} {unit} off prediction"
     levels = list(dict.fromkeys(f"{r:,.3g}" for r in room))
     return (
-        f"Bytes of keys and values against tokens in the cache. Measured: {measured[0]:,.3g} {name} "
-        f"at {n_tokens[0]:,} tokens, {measured[-1]:,.3g} {name} at {n_tokens[-1]:,}, {agrees}. "
-        f"The memory allocated is a staircase above it: {_series(levels)} {name}."
+        "Bytes of keys and values against tokens in the cache. "
+        f"Measured: {measured[0]:,.3g} {unit} at {_tokens(n_tokens[0])}, "
+        f"{measured[-1]:,.3g} {unit} at {_tokens(n_tokens[-1])}, {agrees}. "
+        f"The memory allocated is a staircase: {_series(levels)} {unit}."
     )
 
 
 def _binary(n_bytes: float) -> tuple[float, str]:
-    """The largest binary unit that n_bytes reaches: size in bytes, name."""
+    """The largest binary unit that n_bytes reaches: its size in bytes, its name."""
     power = min(3, int(math.log2(n_bytes) // 10)) if n_bytes >= 1 else 0
     return 1024.0**power, ("B", "KiB", "MiB", "GiB")[power]
 
@@ -245,25 +224,20 @@ def _binary(n_bytes: float) -> tuple[float, str]:
 
 def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     """Largest change of a past key when one token is added, layer by layer (at most 12)."""
-    _require_positive({"causal": causal, "bidirectional": bidirectional}, or_zero=True)
-    n_layers = len(causal)
-    _require_between("the number of layers", n_layers, 1, 12)
-    figure, plot = axes(
-        "One token is added: how far do the past keys move?",
-        "layer (number)",
-        "largest change of a past key (absolute)",
-        size=(7.6, 4.6),
-    )
-    causal_look = {"facecolor": BLUE, "edgecolor": INK}
-    both_look = {"facecolor": "#f7b27a", "edgecolor": INK, "hatch": "///"}
-    _drift_series(plot, causal, -0.2, causal_look, "causal: a token sees only the past")
-    _drift_series(plot, bidirectional, 0.2, both_look, "bidirectional: every token sees all")
-    top = max(*causal, *bidirectional)
-    plot.set_ylim(0, 1.15 * top if top else 1)
-    plot.set_xlim(-0.6, n_layers - 0.4)
-    plot.set_xticks(range(n_layers))
+    _require_numbers({"causal": causal, "bidirectional": bidirectional}, or_zero=True)
+    _require_between("the number of layers", len(causal), 1, 12)
+    title = "One token is added: how far do the past keys move?"
+    y = "largest change of a past key (absolute)"
+    figure, plot = axes(title, "layer (number)", y, size=(7.6, 4.6))
+    both: Look = {"facecolor": ORANGE, "edgecolor": INK, "linewidth": 1, "hatch": "///"}
+    _drift_series(plot, causal, -0.2, NEW, "causal: a token sees only the past")
+    _drift_series(plot, bidirectional, 0.2, both, "bidirectional: every token sees all")
+    plot.set_ylim(0, 1.15 * max(*causal, *bidirectional) or 1)
+    plot.set_xlim(-0.6, len(causal) - 0.4)
+    plot.set_xticks(range(len(causal)))
+    plot.yaxis.set_major_formatter(FuncFormatter(_plain))
     plot.grid(False, axis="x")
-    figure.legend(loc="outside lower left", ncols=2, handleheight=1.2)
+    figure.legend(ncols=2, **BELOW)
     return figure, (
         "Bars: the largest change of a past key when one token is added, layer by layer from 0. "
         f"Causal attention: {_series([_short(v) for v in causal])}. Bidirectional attention: "
@@ -271,17 +245,11 @@ def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     )
 
 
-def drift_bars(causal: Numbers, bidirectional: Numbers) -> None:
-    """Show how far past keys move when one token is added, layer by layer."""
-    _show(drift_bars_figure(causal, bidirectional))
-
-
-def _drift_series(plot: Axes, values: Numbers, shift: float, look: dict, label: str) -> None:
+def _drift_series(plot: Axes, values: Numbers, shift: float, look: Look, label: str) -> None:
     places = [layer + shift for layer in range(len(values))]
-    bars = plot.bar(places, values, width=0.38, linewidth=1, label=label, **look)
-    labels = [_short(v) for v in values]
-    crowded = len(values) > 6
-    plot.bar_label(bars, labels, padding=3, fontsize=12, rotation=90 if crowded else 0)
+    bars = plot.bar(places, values, width=0.38, label=label, **look)
+    turn = 90 if len(values) > 6 else 0
+    plot.bar_label(bars, [_short(v) for v in values], padding=3, fontsize=12, rotation=turn)
 
 
 def _short(value: float) -> str:
@@ -293,23 +261,144 @@ def _short(value: float) -> str:
 
 
 def ring_slots_figure(window: int, n_tokens: int) -> Drawn:
-    """Which token each slot of the ring holds after each new token. Both at most 12."""
-    _require_between("window", window, 1, 12)
-    _require_between("n_tokens", n_tokens, 1, 12)
+    """Which token each slot of the ring holds after each new one. window: 2 to 8, n_tokens: 3 to 16."""
+    _require_between("window", window, 2, 8)
+    _require_between("n_tokens", n_tokens, 3, 16)
     apply_style()
-    size = (4.6 + 0.5 * window, 2.3 + 0.42 * n_tokens)
-    figure, plot = plt.subplots(figsize=size, layout="constrained")
-    figure.suptitle(f"A ring of {_count(window, 'slot')}", x=0.01, ha="left", fontsize=14)
+    last = window + max(4.4, 0.19 * len(_series(_held(n_tokens - 1, window))) + 0.6)
+    size = (0.8 + 0.41 * (last + 3.4), 1.75 + 0.42 * n_tokens)  # 0.41 inch a cell
+    figure, plot = plt.subplots(figsize=size, layout=ConstrainedLayoutEngine(**ROOMY))
+    title = f"A ring of {window} slots: token p goes to slot p mod {window}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14)
     _grid(plot, n_tokens, window, "slot (number)", "after token (position)")
     for newest in range(n_tokens):
-        for slot in range(window):
-            _ring_cell(plot, newest, slot, window)
-        _right_of(plot, window, newest, _order(newest, window), ha="left", weight="normal")
-    _right_of(plot, window, -0.95, "oldest → newest", ha="left")
-    plot.set_xlim(-0.6, window + max(3.2, 0.62 * window + 1))
-    plot.set_ylim(n_tokens - 0.4, -1.4)
-    return figure, ""
+        _ring_row(plot, newest, window, last)
+    _head(plot, window, "oldest to newest")
+    _head(plot, last, "overwritten")
+    plot.set_xlim(-0.5, last + 2.9)
+    plot.set_ylim(n_tokens - 0.5, -0.5)
+    kinds = [("newest token", NEW), ("held", HELD), ("empty", EMPTY)]
+    figure.legend(handles=[Patch(label=name, **look) for name, look in kinds], ncols=3, **BELOW)
+    return figure, _ring_alt(window, n_tokens)
+
+
+def _ring_row(plot: Axes, newest: int, window: int, last: float) -> None:
+    held = _held(newest, window)
+    for token in held:
+        _cell(plot, newest, token % window, NEW if token == newest else HELD, str(token))
+    for slot in range(len(held), window):
+        _cell(plot, newest, slot, EMPTY)
+    plot.text(window, newest, _series(held), va="center", fontsize=12)
+    gone = str(newest - window) if newest >= window else "–"
+    plot.text(last, newest, gone, va="center", fontsize=12)
+
+
+def _held(newest: int, window: int) -> list[int]:
+    """Tokens in the ring, oldest first."""
+    return list(range(max(0, newest - window + 1), newest + 1))
+
+
+def _ring_alt(window: int, n_tokens: int) -> str:
+    newest = n_tokens - 1
+    held = _held(newest, window)
+    by_slot = sorted(held, key=lambda token: token % window)
+    first = f"Token {window} is the first to overwrite one: token 0, in slot 0. "
+    return (
+        f"A grid, one row after each new token, one column for each of {window} slots; token p "
+        f"lies in slot p mod {window}. {first if newest >= window else ''}After token {newest} the "
+        f"slots from 0 on hold tokens {_series(by_slot)}; "
+        f"the newest is in slot {newest % window}; oldest to newest: {_series(held)}."
+    )
+
+
+# ---- models compared ---------------------------------------------------------------------------
 
 
 def model_bars_figure(names: Sequence[str], bytes_per_token: Numbers) -> Drawn:
-    return plt.figure(), ""
+    """Bytes of keys and values that one token takes, model by model, in the order given."""
+    _require_numbers({"bytes_per_token": bytes_per_token})
+    if len(names) != len(bytes_per_token) or len(set(names)) != len(names):
+        raise ValueError(
+            f"each of {len(bytes_per_token)} models needs a name of its own: {list(names)}"
+        )
+    kib = [b / 1024 for b in bytes_per_token]
+    title, x = "What one token costs in the KV cache", "keys and values of one token (KiB)"
+    figure, plot = axes(title, x, "model (name)", size=(7.6, 1.7 + 0.5 * len(names)))
+    bars = plot.barh(names, kib, height=0.62, **NEW)
+    plot.bar_label(bars, [_kib(value) for value in kib], padding=5, fontsize=12)
+    plot.set_xlim(0, 1.22 * max(kib))
+    plot.xaxis.set_major_locator(MaxNLocator(6))
+    plot.xaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.invert_yaxis()
+    plot.grid(False, axis="y")
+    listed = "; ".join(f"{name} {_kib(value)}" for name, value in zip(names, kib, strict=True))
+    return figure, f"Bars: keys and values that one token takes. {listed}."
+
+
+def _kib(value: float) -> str:
+    return f"{value:,.4g} KiB" if value < 1000 else f"{value:,.0f} KiB"
+
+
+# ---- shared ------------------------------------------------------------------------------------
+
+
+def _series(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _tokens(n: int) -> str:
+    return f"{n:,} token{'s' if n != 1 else ''}"
+
+
+def _plain(value: float, _: object = None) -> str:
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
+def _grid(plot: Axes, n_rows: int, n_columns: int, x: str, y: str) -> None:
+    """Room for square cells, counted from 0, columns numbered at the top."""
+    plot.set_aspect("equal")
+    plot.grid(False)
+    plot.spines[:].set_visible(False)
+    plot.tick_params(length=0, pad=3, top=True, bottom=False, labeltop=True, labelbottom=False)
+    plot.xaxis.set_label_position("top")
+    plot.set_xlabel(x, loc="left", labelpad=7)
+    plot.set_ylabel(y)
+    plot.set_xticks(range(n_columns))
+    plot.set_yticks(range(n_rows))
+
+
+def _cell(plot: Axes, row: int, column: int, look: Look, text: str = "") -> None:
+    plot.add_patch(Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, **look))
+    weight = "bold" if look is NEW else "normal"
+    plot.text(column, row, text, ha="center", va="center", fontsize=12, weight=weight)
+
+
+def _head(plot: Axes, column: float, text: str, ha: str = "left") -> None:
+    """A heading in line with the numbers of the columns."""
+    look: Look = {"textcoords": "offset points", "ha": ha, "va": "bottom", "annotation_clip": False}
+    plot.annotate(text, (column, -0.5), (0, 3), fontsize=12, weight="bold", **look)
+
+
+def _require_between(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name}={value} must be from {low} to {high}, to stay readable")
+
+
+def _require_numbers(series: dict[str, Any], or_zero: bool = False) -> None:
+    """Raise ValueError unless all are of one length, not empty, finite and positive."""
+    lengths = {name: len(values) for name, values in series.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(f"the series must be equally long and not empty; given {lengths}")
+    least = "0 or more" if or_zero else "more than 0"
+    for name, values in series.items():
+        for value in values:
+            if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
+                raise ValueError(f"{name} holds {value!r}; every number must be {least}")
+
+
+work_triangle = _shown(work_triangle_figure)
+step_times = _shown(step_times_figure)
+bytes_grown = _shown(bytes_grown_figure)
+drift_bars = _shown(drift_bars_figure)
+ring_slots = _shown(ring_slots_figure)
+model_bars = _shown(model_bars_figure)

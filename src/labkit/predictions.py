@@ -189,8 +189,9 @@ def _state(prediction: Prediction) -> str:
     if lodged is None:
         return "nothing lodged yet: a guess is enough, and the first one counts"
     text = f"lodged: **{lodged.value}** on {_day(lodged.when)}"
-    if lodged.revisions:
-        value, when = lodged.revisions[-1]
+    changed = [(value, when) for value, when in lodged.revisions if value != lodged.value]
+    if changed:
+        value, when = changed[-1]
         text += f" (later you said {value}, on {_day(when)}; the first one is confronted)"
     return text
 

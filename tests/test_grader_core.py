@@ -1,0 +1,398 @@
+"""The judge itself: outcomes, tolerances, diagnosis, laws, counted memory."""
+
+import builtins
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from grader.compare import Comparison, Raised
+from grader.counting import CountedMemory, counts
+from grader.exercise import Case, Exercise, given
+from grader.judge import judge
+from grader.law import Law
+from grader.verdict import Outcome
+
+EPS = np.finfo(np.float64).eps
+
+
+def exercise(reference, cases=(), **options) -> Exercise:
+    filled = {
+        "id": "toy",
+        "lesson": "00_toy",
+        "points": 1,
+        "minutes": 1,
+        "difficulty": 1,
+        "hints": ("a", "b", "c"),
+        "wrong": {},
+        "right": {},
+        "cases": cases or (given("one", x=np.arange(3.0)),),
+    }
+    return Exercise(reference=reference, **(filled | options))
+
+
+def double(x):
+    return 2 * x
+
+
+# ---- the three outcomes -------------------------------------------------------------------------
+
+
+def test_right_is_passed_and_says_that_hidden_cases_follow():
+    verdict = judge(exercise(double), lambda x: x + x)
+    assert verdict.outcome is Outcome.PASSED
+    assert "hidden ones run at grading" in verdict.text()
+
+
+def test_a_stub_is_not_run():
+    def stub(x):
+        raise NotImplementedError
+
+    verdict = judge(exercise(double), stub)
+    assert verdict.outcome is Outcome.NOT_RUN
+    assert "not written yet" in verdict.text()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (lambda x: None, "is there a return?"),
+        (lambda x: 2 * x[:2], "expected shape (3,)   got shape (2,)"),
+        (lambda x: 3 * x, "1.5x the right value"),
+        (lambda x: np.full(3, np.nan), "got nan"),
+        (lambda x: np.full(3, np.inf), "got inf"),
+        (lambda x: 1 / 0, "raised ZeroDivisionError"),
+        (lambda x: "text", "got str"),
+        (lambda x: [1, [2, 3]], "expected an array"),
+        (lambda x: (2 * x).astype(complex), "expected an array"),
+    ],
+)
+def test_wrong_is_failed_and_says_why(answer, says):
+    verdict = judge(exercise(double), answer)
+    assert verdict.outcome is Outcome.FAILED
+    assert says in verdict.text()
+    assert verdict.next_step == 'hint("toy")'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda x: list(2 * x),
+        lambda x: torch.from_numpy(2 * x),
+        lambda x: np.float64(2) * x,
+        lambda x: (0, 2, 4),
+    ],
+)
+def test_a_right_answer_in_another_container_passes(answer):
+    assert judge(exercise(double), answer).passed
+
+
+def test_a_whole_number_must_be_one():
+    one = exercise(lambda n: 7 * n, (given("n = 3", n=3),))
+    assert judge(one, lambda n: np.int64(21)).passed
+    assert "// gives whole numbers" in judge(one, lambda n: 42 / 2).text()
+    assert judge(one, lambda n: True).outcome is Outcome.FAILED
+    assert judge(exercise(lambda n: 1, (given("n", n=3),)), lambda n: True).outcome is (
+        Outcome.FAILED
+    )
+
+
+def test_exiting_is_a_failure_and_not_an_exit():
+    verdict = judge(exercise(double), lambda x: exit(0))
+    assert verdict.outcome is Outcome.FAILED
+    assert "SystemExit" in verdict.text()
+
+
+def test_an_endless_loop_ends(monkeypatch):
+    def answer(x):
+        while True:
+            try:
+                pass
+            except Exception:
+                continue
+
+    monkeypatch.setattr("grader.judge.TIME_LIMIT_S", 0.2)
+    verdict = judge(exercise(double), answer)
+    assert verdict.outcome is Outcome.FAILED
+    assert "a loop that never ends?" in verdict.text()
+
+
+# ---- what an answer must not do -----------------------------------------------------------------
+
+
+def test_a_changed_input_is_failed_even_with_the_right_result():
+    def answer(x):
+        x *= 2
+        return x
+
+    verdict = judge(exercise(double), answer)
+    assert verdict.outcome is Outcome.FAILED
+    assert "changes its input x in place" in verdict.text()
+
+
+def test_state_kept_between_calls_is_found():
+    kept = []
+
+    def answer(x):
+        kept.append(x)
+        return 2 * x if len(kept) == 1 else 3 * x
+
+    verdict = judge(exercise(double), answer)
+    assert "something is kept between calls" in verdict.text()
+
+
+def test_a_refusal_that_is_asked_for_must_come():
+    def root(x):
+        if x < 0:
+            raise ValueError(f"x must not be negative, given {x}")
+        return math.sqrt(x)
+
+    one = exercise(root, (given("4", x=4.0), given("-1", x=-1.0)))
+    assert judge(one, root).passed
+    verdict = judge(one, lambda x: abs(x) ** 0.5)
+    assert "expected a ValueError" in verdict.text()
+
+
+def test_prints_do_not_show_unless_it_fails(capsys):
+    def answer(x):
+        print("debugging", x)
+        return 3 * x
+
+    assert judge(exercise(double), lambda x: print("quiet") or 2 * x).passed
+    verdict = judge(exercise(double), answer)
+    assert capsys.readouterr().out == ""
+    assert "debugging" in verdict.text()
+
+
+def test_a_numpy_warning_is_told():
+    verdict = judge(exercise(double), lambda x: np.exp(1000 + x) * 0)
+    assert "NumPy warned: overflow" in verdict.text()
+
+
+# ---- diagnosis ----------------------------------------------------------------------------------
+
+
+def test_the_diagnosis_names_the_wrong_answer_that_agrees_everywhere():
+    one = exercise(
+        lambda n: n**2,
+        (given("two", n=2), given("three", n=3), given("five", n=5)),
+        wrong={"doubles": lambda n: 2 * n, "cubes": lambda n: n**3, "adds 6": lambda n: n + 6},
+    )
+    assert judge(one, lambda n: n + n).diagnosis == "doubles"  # 2 fits 4; 3 tells
+    assert judge(one, lambda n: n * n * n).diagnosis == "cubes"
+    assert judge(one, lambda n: n - 100).diagnosis == ""
+
+
+def test_an_ambiguous_case_is_settled_by_the_others():
+    one = exercise(
+        lambda n: 0,
+        (given("two", n=2), given("three", n=3)),
+        wrong={"doubles": lambda n: 2 * n, "squares": lambda n: n**2},
+    )
+    assert judge(one, lambda n: n**2).diagnosis == "squares"
+    assert judge(one, lambda n: n + n).diagnosis == "doubles"
+
+
+# ---- tolerance ----------------------------------------------------------------------------------
+
+
+def test_the_allowed_error_is_derived_and_printed():
+    comparison = Comparison(terms=lambda i: 100, why="a sum of 100 numbers")
+    one = exercise(lambda x: x, (given("1", x=np.ones(4)),), comparison=comparison)
+    allowed = 8 * EPS * 100
+    assert judge(one, lambda x: x + 0.9 * allowed).passed
+    verdict = judge(one, lambda x: x + 1.1 * allowed)
+    assert verdict.outcome is Outcome.FAILED
+    assert "8 · eps(float64) · 100 terms · magnitude 1; a sum of 100 numbers" in verdict.text()
+
+
+def test_reordered_sums_stay_within_it_and_float32_does_not():
+    rng = np.random.default_rng(0)
+    for n in (10, 1000, 100_000):
+        x = rng.normal(size=n)
+        comparison = Comparison(
+            terms=lambda i: i["x"].size, magnitude=lambda i: float(np.abs(i["x"]).max())
+        )
+        one = exercise(lambda x: float(np.sum(x)), (given("sum", x=x),), comparison=comparison)
+        assert judge(one, lambda x: sum(x.tolist())).passed
+        assert judge(one, lambda x: math.fsum(x)).passed
+    verdict = judge(
+        exercise(double, (given("x", x=rng.normal(size=9)),)), lambda x: x.astype("f4") * 2
+    )
+    assert "your result is float32; the inputs are float64" in verdict.text()
+
+
+def test_expected_infinities_and_nans_must_match():
+    compare = Comparison().difference
+    assert compare(np.array([np.inf, 1.0]), np.array([np.inf, 1.0]), {}) is None
+    assert compare(np.array([np.nan]), np.array([np.nan]), {}) is None
+    assert compare(np.array([np.inf]), np.array([-np.inf]), {}).kind == "nan"
+    assert compare(np.array([np.nan]), np.array([np.inf]), {}).kind == "nan"
+    assert compare(np.array([1.0]), np.array([np.nan]), {}).kind == "nan"
+
+
+def test_nested_data_says_where():
+    compare = Comparison().difference
+    found = compare({"a": [1, 2], "b": np.ones(2)}, {"a": [1, 3], "b": np.ones(2)}, {})
+    assert found.lines[0].startswith("a: [1] expected 2   got 3")
+    assert compare({"a": 1}, {}, {}).lines == ("a is missing",)
+    assert compare([1, 2], [1, 2, 3], {}).kind == "length"
+    assert compare(Raised("ValueError"), Raised("ValueError"), {}) is None
+    assert compare(Raised("ValueError"), Raised("TypeError"), {}).kind == "raised"
+
+
+def test_a_result_that_is_not_plain_data_is_our_own_fault():
+    with pytest.raises(TypeError, match="plain data"):
+        Comparison().difference(object(), 1, {})
+
+
+# ---- law tests ----------------------------------------------------------------------------------
+
+LAW = np.array([0.5, 0.3, 0.15, 0.05])
+
+
+def frequencies(answer, inputs):
+    """The drive of a law test: how often each outcome came up in 5,000 draws."""
+    rng = np.random.default_rng(inputs["seed"])
+    drawn = [answer(inputs["law"], rng) for _ in range(5_000)]
+    return np.bincount(drawn, minlength=len(inputs["law"]))
+
+
+def law_exercise(seed: int) -> Exercise:
+    return exercise(
+        lambda law, rng: int(rng.choice(len(law), p=law)),
+        (given(f"seed {seed}", law=LAW, seed=seed),),
+        drive=frequencies,
+        expected=lambda inputs: inputs["law"],
+        comparison=Law(),
+        wrong={"uniform": lambda law, rng: int(rng.integers(len(law)))},
+    )
+
+
+def test_a_law_test_passes_right_answers_however_many_uniforms_they_draw():
+    def by_inverse(law, rng):
+        return int(np.searchsorted(np.cumsum(law), rng.random()))
+
+    def by_rejection(law, rng):
+        while True:
+            i = int(rng.integers(len(law)))
+            if rng.random() < law[i] / law.max():
+                return i
+
+    for seed in range(3):
+        assert judge(law_exercise(seed), by_inverse).passed
+        assert judge(law_exercise(seed), by_rejection).passed
+
+
+def test_a_law_test_rejects_wrong_laws_and_names_them():
+    verdict = judge(law_exercise(0), lambda law, rng: int(rng.integers(len(law))))
+    assert verdict.diagnosis == "uniform"
+    assert "probability below 1e-06" in verdict.text()
+    slightly = LAW + np.array([0.06, -0.06, 0, 0])
+    wrong = judge(law_exercise(0), lambda law, rng: int(rng.choice(4, p=slightly)))
+    assert wrong.outcome is Outcome.FAILED
+
+
+def test_the_false_alarm_rate_is_kept():
+    """At a stated rate of 1 %, far fewer than 1 % of 4,000 right samples are rejected."""
+    rng = np.random.default_rng(0)
+    law = Law(false_alarm=0.01)
+    samples = rng.multinomial(2_000, LAW, size=4_000)
+    alarms = sum(law.difference(LAW, sample, {}) is not None for sample in samples)
+    assert alarms <= 40
+
+
+def test_an_impossible_outcome_is_always_found():
+    law = np.array([1.0, 0.0])
+    assert Law().difference(law, np.array([9_999, 1]), {}) is not None
+    assert Law().difference(law, np.array([10_000, 0]), {}) is None
+
+
+# ---- counted memory -----------------------------------------------------------------------------
+
+
+def test_loads_and_stores_are_counted():
+    memory = CountedMemory(a=np.arange(8.0), out=np.zeros(8))
+    for i in range(0, 8, 2):
+        tile = memory.load("a", slice(i, i + 2))
+        memory.store("out", 2 * tile, slice(i, i + 2))
+    assert counts(memory, "out")["loaded_bytes"] == 8 * 8
+    assert memory.stored_bytes == 8 * 8
+    assert (memory.result("out") == 2 * np.arange(8.0)).all()
+
+
+def test_what_was_loaded_is_a_copy():
+    memory = CountedMemory(a=np.zeros(4))
+    memory.load("a", slice(0, 2))[:] = 7
+    assert (memory.result("a") == 0).all()
+
+
+def test_the_peak_shows_whether_the_whole_matrix_was_held():
+    n, block = 512, 32
+    rows = np.random.default_rng(0).normal(size=(n, 16))
+
+    def whole(memory):
+        a = memory.load("a", slice(None))
+        memory.store("out", (a @ a.T).sum(axis=1), slice(None))
+
+    def tiled(memory):
+        for i in range(0, n, block):
+            mine, total = memory.load("a", slice(i, i + block)), np.zeros(block)
+            for j in range(0, n, block):
+                total += (mine @ memory.load("a", slice(j, j + block)).T).sum(axis=1)
+            memory.store("out", total, slice(i, i + block))
+
+    peaks = {}
+    for answer in (whole, tiled):
+        memory = CountedMemory(a=rows, out=np.zeros(n))
+        with memory.watching():
+            answer(memory)
+        peaks[answer.__name__] = memory.peak_bytes
+        assert np.allclose(memory.result("out"), (rows @ rows.T).sum(axis=1))
+    assert peaks["whole"] > n * n * 8
+    assert peaks["tiled"] < n * n * 8 / 10
+
+
+def test_a_missing_array_and_a_wrong_shape_are_named():
+    memory = CountedMemory(a=np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"no array 'b'.*\['a'\]"):
+        memory.load("b")
+    with pytest.raises(ValueError, match=r"needs \(3,\), given \(2,\)"):
+        memory.store("a", np.zeros(2), 0)
+
+
+# ---- cases --------------------------------------------------------------------------------------
+
+
+def test_hidden_cases_depend_on_the_seed_and_repeat():
+    one = exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
+    first, again, other = (one.hidden_cases(seed)[0].make()["x"] for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+    visible = [case.make()["x"] for case in one.visible_cases()[1:]]
+    assert all((first != x).any() for x in visible)
+
+
+def test_hard_coding_the_visible_cases_fails_on_the_hidden_ones():
+    one = exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
+    table = {case.make()["x"].tobytes(): 2 * case.make()["x"] for case in one.visible_cases()}
+
+    def answer(x):
+        return table.get(x.tobytes(), np.zeros(3))
+
+    assert judge(one, answer).passed
+    assert judge(one, answer, hidden=True, seed=1).outcome is Outcome.FAILED
+
+
+def test_a_hidden_named_case_is_not_run_visibly():
+    cases = (given("shown", x=1), Case("kept back", lambda: {"x": 2}, hidden=True))
+    one = exercise(lambda x: x * x, cases)
+    assert judge(one, lambda x: x).passed
+    assert judge(one, lambda x: x, hidden=True).outcome is Outcome.FAILED
+
+
+def test_the_judge_restores_what_it_touches():
+    before = builtins.print
+    judge(exercise(double), lambda x: print("x") or 2 * x)
+    assert builtins.print is before
