@@ -165,7 +165,7 @@ ATTEND = Exercise(
 def _draw_decode(rng: np.random.Generator) -> Inputs:
     n, n_heads, d_head, d_model = (int(rng.integers(*span)) for span in DECODE_SPANS)
     w = rng.normal(size=(3, d_model, n_heads * d_head)) / np.sqrt(d_model)
-    return {"x": rng.normal(size=(n, d_model)), "layer": AttentionLayer(*w, n_heads)}
+    return {"x": rng.normal(size=(n, d_model)), "layer": AttentionLayer(w[0], w[1], w[2], n_heads)}
 
 
 DECODE_SPANS = ((5, 9), (2, 4), (3, 6), (7, 12))  # n, n_heads, d_head, d_model
@@ -174,7 +174,7 @@ DECODE_SPANS = ((5, 9), (2, 4), (3, 6), (7, 12))  # n, n_heads, d_head, d_model
 def _twelve_tokens() -> Inputs:
     rng = np.random.default_rng(12)
     w = rng.normal(size=(3, 8, 8)) / np.sqrt(8)
-    return {"x": rng.normal(size=(12, 8)), "layer": AttentionLayer(*w, 2)}
+    return {"x": rng.normal(size=(12, 8)), "layer": AttentionLayer(w[0], w[1], w[2], 2)}
 
 
 def _drive_decode(answer: Any, inputs: Inputs) -> dict[str, Any]:
@@ -242,7 +242,9 @@ def _concatenate(kept, new):
 
 
 def _cached_sees_only_past(x, layer):
-    kept_k, kept_v, out = None, None, []
+    kept_k: Any = None
+    kept_v: Any = None
+    out = []
     for t in range(len(x)):
         k, v = layer.key(x[t : t + 1]), layer.value(x[t : t + 1])
         seen_k, seen_v = (k, v) if kept_k is None else (kept_k, kept_v)

@@ -230,7 +230,8 @@ def _generate(
     """generate_cached with one step replaced."""
 
     def generate(model, prompt, n_new):
-        cache, new = model.new_cache(), []
+        cache = model.new_cache()
+        new: list[int] = []
         tokens = first(prompt)
         while len(new) < n_new:
             if fresh:

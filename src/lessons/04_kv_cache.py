@@ -471,7 +471,8 @@ if not grading():
 # %%
 if ready("kv_bytes_per_token"):
     shown = ["gpt2", "llama-2-7b", "llama-3-8b", "llama-3-70b", "qwen2.5-7b", "qwen3-0.6b"]
-    published = {m["id"]: m["computed"]["kv_bytes_per_token_bf16"] for m in load_models()}
+    models = load_models()
+    published = {name: models[name]["computed"]["kv_bytes_per_token_bf16"] for name in shown}
     yours = {name: kv_bytes_per_token(model_preset(name)) for name in shown}
     kv_figures.model_bars(shown, list(yours.values()))
     print("all as published" if all(yours[n] == published[n] for n in shown) else "they differ")
@@ -498,19 +499,18 @@ if ready("kv_bytes_per_token"):
 # The next cell looks at the cache of `transformers`, if you have it.
 
 # %%
-try:
-    from transformers import DynamicCache
-except ImportError:
-    DynamicCache = None
-    not_measured("the look at transformers' cache needs the package: pip install transformers")
-if DynamicCache and not grading():
-    import torch
-
-    theirs = DynamicCache()
-    for n_new in (5, 1, 1):  # a prefill of 5 tokens, then two steps
-        k = torch.zeros(1, 3, n_new, 64)
-        keys, values = theirs.update(k, k, layer_idx=0)
-        print(f"{n_new} new: keys of layer 0 are {tuple(keys.shape)}: (B, n_kv_heads, S, d_head)")
+if not grading():
+    try:
+        import torch
+        from transformers import DynamicCache
+    except ImportError:
+        not_measured("transformers' cache needs that package: pip install transformers")
+    else:
+        theirs = DynamicCache()
+        for n_new in (5, 1, 1):  # a prefill of 5 tokens, then two steps
+            k = torch.zeros(1, 3, n_new, 64)
+            keys, values = theirs.update(k, k, layer_idx=0)
+            print(f"{n_new} new: keys are {tuple(keys.shape)}, that is (B, n_kv_heads, S, d_head)")
 
 # %% [markdown]
 # ## 7. Knowledge check
