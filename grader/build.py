@@ -6,7 +6,6 @@ the files that are there, and exits with status 1 if anything does.
 
 import argparse
 import hashlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -19,6 +18,7 @@ from nbformat.v4 import new_notebook
 
 from grader.cells import ExerciseFacts, Facts, Lesson, built_cell, check_complete
 from grader.paste import BuildError, unbound_names
+from labkit.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK_METADATA = {
@@ -74,20 +74,6 @@ def build_notebook(script: Path, facts: Facts, source_root: Path) -> NotebookNod
     return notebook
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def build_solutions(
     course: Path, into: Path, facts_of: Callable[[str], Facts] = registry_facts
 ) -> list[str]:
@@ -97,7 +83,7 @@ def build_solutions(
         facts = facts_of(script.stem)
         notebook = build_notebook(script, facts, course / "src")
         path = into / script.stem / f"{script.stem}.ipynb"
-        write_atomic(path, nbformat.writes(notebook) + "\n")
+        write_whole(path, nbformat.writes(notebook) + "\n")
         minutes = sum(exercise.minutes for exercise in facts.exercises.values())
         report.append(
             f"{script.stem}: {len(notebook.cells)} cells, {len(facts.exercises)} exercises "

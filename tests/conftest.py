@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,17 @@ def real_model_path() -> Path:
 def real_model(real_model_path: Path) -> Model:
     """The real model in this engine, float32."""
     return load_model(real_model_path)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what was counted: exercises, wrong answers rejected, right accepted, students."""
+    counts = Counter(
+        name
+        for report in terminalreporter.getreports("passed")
+        for key, name in report.user_properties
+        if key == "count" and report.when == "call"
+    )
+    if counts:
+        terminalreporter.section("what the course proves")
+        for name, n in sorted(counts.items()):
+            terminalreporter.write_line(f"{name}: {n}")

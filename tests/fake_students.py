@@ -17,8 +17,6 @@ from grader.exercise import Exercise
 from grader.paste import BEGIN, END
 from labkit.questions import Question
 
-COUNTS: dict[str, int] = {}  # "fake students graded" -> how many, for the test summary
-
 # Exercises that the plausible student gets wrong, and the slip: (what the solution says, what
 # this student says instead). No other exercise uses one of these.
 SLIPS: dict[str, tuple[str, str]] = {

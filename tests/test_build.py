@@ -1,7 +1,6 @@
 """The build: what becomes of a lesson script, what it refuses, and that nothing leaks."""
 
 import copy
-import os
 from pathlib import Path
 
 import nbformat
@@ -321,20 +320,6 @@ def test_a_build_error_is_one_line_and_status_1(monkeypatch, capsys):
     monkeypatch.setattr(build, "build", fail)
     assert build.main([]) == 1
     assert capsys.readouterr().err == "build failed: 04_x.py, cell 3: no\n"
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    target = tmp_path / "a.ipynb"
-    target.write_text("old")
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        build.write_atomic(target, "new")
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 # ---- the leak scan finds what is planted ---------------------------------------------------------

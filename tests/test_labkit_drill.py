@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import types
 
@@ -218,6 +219,41 @@ def test_a_wrong_choice_is_explained_by_its_note_and_the_right_one_shown_in_word
     assert f"{letter}) keys never change" in lines[1]
 
 
+@pytest.mark.parametrize(
+    ("choice", "met"),
+    [
+        (WHY.choices[1], "“softmax is a sum”: how it is computed, not why it holds"),
+        (WHY.choices[2], "“queries are small”"),
+    ],
+)
+def test_a_wrong_choice_is_met_in_its_own_words(choice, met):
+    drill, _ = _drill(WHY)
+    drill.next_question()
+    drill.answer(_wrong_letter(drill, choice).upper() + ".")
+    assert drill.summary().misconceptions == ((met, 1),)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "right"),
+    [
+        (78_100.0, "kB", "78.1 kB"),
+        (120_000.0, "kB", "120 kB"),
+        (12_345_678_901.0, "MB", "12.3457 GB"),
+        (100.0, None, "100"),
+        (1500.0, None, "1,500"),
+        (0.05, "s", "50 ms"),
+        (4.0, "x", "4x"),
+        (2.5, "tok/s", "2.5 tok/s"),
+    ],
+)
+def test_the_right_answer_is_shown_without_idle_zeros(value, unit, right):
+    question = dataclasses.replace(SIZE, answer=lambda p: value, unit=unit, slips={})
+    drill, _ = _drill(question)
+    drill.next_question()
+    assert drill.asked.right == right
+    assert drill.answer(right).result.passed
+
+
 @pytest.mark.parametrize("text", ["", "  ", "abc", "12,5 kB", "12 furlong"])
 def test_an_answer_that_cannot_be_read_may_be_given_again(text):
     drill, _ = _drill(SIZE)
@@ -346,7 +382,8 @@ def test_a_number_is_asked_answered_and_followed_by_the_next():
     panel.field.value = _right(drill)
     panel.answer_button.click()
     assert "time left 00:57" in panel.clock.value
-    assert panel.feedback.value.startswith('<div role="status"><b>✓ right</b>, after 3 s')
+    assert panel.feedback.value.startswith('<div role="status"')
+    assert "<b>✓ right</b>, after 3 s" in panel.feedback.value
     assert "<code>100</code>" in panel.feedback.value
     assert _shown(panel) == {"field", "next_button", "end_button"}
     assert panel.next_button.description == "next"

@@ -12,6 +12,7 @@ import pytest
 from filelock import FileLock
 
 from labkit import store
+from labkit.files import write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -182,14 +183,14 @@ def test_a_held_lock_is_waited_for_shortly_then_said(folder, monkeypatch):
 
 def test_a_failed_write_leaves_the_old_file_whole(tmp_path, monkeypatch):
     path = tmp_path / "progress.json"
-    store.write_whole(path, "old")
+    write_whole(path, "old")
 
     def refuse(handle):
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(OSError, match="disk full"):
-        store.write_whole(path, "new")
+        write_whole(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["progress.json"]
 
@@ -197,7 +198,7 @@ def test_a_failed_write_leaves_the_old_file_whole(tmp_path, monkeypatch):
 def test_a_linked_file_stays_a_link(tmp_path):
     (tmp_path / "real.json").write_text("old")
     (tmp_path / "link.json").symlink_to("real.json")
-    store.write_whole(tmp_path / "link.json", "new")
+    write_whole(tmp_path / "link.json", "new")
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "real.json").read_text() == "new"
 

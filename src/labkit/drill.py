@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,11 +49,20 @@ class Asked:
     def right(self) -> str:
         """The right answer, as it would be typed; a choice with its text."""
         answer = self.answers.worked(self.question.id)
-        return f"{answer}) {self.choices[answer]}" if self.choices else answer
+        if self.choices:
+            return f"{answer}) {self.choices[answer]}"
+        return re.sub(r"(\.\d*?)0+(?!\d)", r"\1", answer).replace(". ", " ").rstrip(".")
 
     @property
     def why(self) -> str:
         return self.question.why(self.answers.params(self.question.id))
+
+    def met(self, text: str, result: Result) -> tuple[str, ...]:
+        """The misconceptions behind an answer; a wrong choice is one, in its own words."""
+        if not self.choices or result.passed:
+            return result.slips
+        chosen = self.choices[_letter(text)]
+        return (": ".join((f"“{chosen}”", *result.slips)),)
 
     def text(self) -> str:
         """The question and its choices as Markdown."""
@@ -66,7 +76,7 @@ class Feedback:
     """How an answer was judged, and what there is to learn from it.
 
     again: the answer could not be read, so the question stays open. late: it came after the end,
-    and does not count. right and why are empty while the question is open.
+    and does not count. right and why are empty while the question is open. met: misconceptions.
     """
 
     result: Result
@@ -75,6 +85,7 @@ class Feedback:
     late: bool = False
     right: str = ""
     why: str = ""
+    met: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """For the reader; `code` and **bold** as in Markdown."""
@@ -195,7 +206,8 @@ class Drill:
         seconds = self._clock() - asked.at_s
         if not _readable(asked, text):
             return Feedback(result, seconds, again=True)
-        feedback = Feedback(result, seconds, late=late, right=asked.right, why=asked.why)
+        met = asked.met(text, result)
+        feedback = Feedback(result, seconds, late=late, right=asked.right, why=asked.why, met=met)
         self._answered.append(feedback)
         self.asked = None
         return feedback
@@ -203,7 +215,7 @@ class Drill:
     def summary(self) -> Summary:
         """What has been answered so far; answers that came too late are only counted as such."""
         counted = [feedback for feedback in self._answered if not feedback.late]
-        met = Counter(name for feedback in counted for name in feedback.result.slips)
+        met = Counter(name for feedback in counted for name in feedback.met)
         return Summary(
             n_right=sum(feedback.result.passed for feedback in counted),
             n_answered=len(counted),
@@ -214,10 +226,14 @@ class Drill:
         )
 
 
+def _letter(text: str) -> str:
+    return text.strip().casefold().strip("().: ")
+
+
 def _readable(asked: Asked, text: str) -> bool:
     """False for an answer that is no answer: blank, no such letter, no number, unknown unit."""
     if asked.choices:
-        return text.strip().casefold().strip("().: ") in asked.choices
+        return _letter(text) in asked.choices
     try:
         units.parse(text)
     except ValueError:
@@ -297,7 +313,7 @@ class Panel:
             return
         self._tell_time()
         self.feedback.value = _status([])
-        self.question.outputs = (_markdown(f"{asked.text()}\n\n*Answer with {asked.form}.*"),)
+        self.question.outputs = (_markdown(f"{asked.text()}\n\n*Answer: {asked.form}.*"),)
         self.next_button.description = "skip"
         entry = self.letters if asked.choices else self.field
         self.field.value = ""
@@ -348,7 +364,8 @@ class Panel:
 
 
 def _status(lines: list[str]) -> str:
-    return f'<div role="status">{"<br>".join(inline_html(line) for line in lines)}</div>'
+    body = "<br>".join(inline_html(line) for line in lines)
+    return f'<div role="status" style="line-height:1.6;margin-top:0.4em">{body}</div>'
 
 
 def _markdown(text: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from platformdirs import user_data_dir
+
+from labkit.files import dated, write_whole
 
 SCHEMA = 1
 OUTCOMES = ("passed", "failed", "not run")
@@ -121,7 +122,7 @@ def forget(exercise_ids: Iterable[str]) -> Path | None:
     copy = None
     try:
         if path.is_file():
-            copy = _dated(path)
+            copy = dated(path, "copy")
             shutil.copy2(path, copy)
     except OSError as trouble:
         _warn(f"could not keep a copy of {path} ({_reason(trouble)}); nothing was forgotten")
@@ -244,7 +245,7 @@ def _section_or_reset(path: Path) -> dict[str, Any]:
         try:
             return _section(path)
         except _DamagedError as damage:
-            aside = _dated(path, "damaged")
+            aside = dated(path, "damaged")
             os.replace(path, aside)
             _warn(f"{path.name} was damaged ({damage}). It is kept as {aside}; starting fresh.")
             return {}
@@ -296,32 +297,6 @@ def _fits_prediction(entry: Any) -> bool:
 def _is_said(entry: Any) -> bool:
     keys = ("value", "when")
     return isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in keys)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write beside the file, then put in its place: a reader sees the old or the new, whole."""
-    target = Path(os.path.realpath(path))  # through a link, so that a linked file stays linked
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _dated(path: Path, word: str = "copy") -> Path:
-    """A name beside path with today's date that no file has yet."""
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    for number in range(1, 10_000):
-        suffix = "" if number == 1 else f"_{number}"
-        candidate = path.with_name(f"{path.stem}.{word}-{stamp}{suffix}{path.suffix}")
-        if not candidate.exists():
-            return candidate
-    raise OSError(f"too many dated copies of {path}")
 
 
 def _moment(when: datetime | str | None) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from labkit import device as devices
-from labkit.store import write_whole
+from labkit.files import write_whole
 from labkit.units import format_seconds
 
 Work = Callable[[], Any]

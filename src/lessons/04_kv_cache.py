@@ -31,7 +31,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, hint, predict, progress, ready, solution
+from grader import (
+    Answers,
+    check,
+    confront,
+    hint,
+    predict,
+    progress,
+    ready,
+    registry,
+    solution,
+)
 from inferlab.config import ModelConfig
 from inferlab.cost import step_bound_s
 from inferlab.data import load_models, model_preset
@@ -329,9 +339,9 @@ if ready("kv_cache_bytes"):
 # %%
 model = trained_model("smollm2")
 if model and ready("generate_cached"):
-    prompt = model.tokenizer.encode("The capital of France is")
-    new_tokens = generate_cached(model, prompt, 24)
-    print(model.tokenizer.decode([*prompt, *new_tokens]))
+    prompt = model.tokenizer.chat_prompt("Why is the sky blue?")
+    new_tokens = generate_cached(model, prompt, 40)
+    print(model.tokenizer.decode(new_tokens))
 
 # %% [markdown]
 # Is it the same text, token for token, as without a cache? Here is the long way beside it.
@@ -347,14 +357,14 @@ if model and ready("generate_cached"):
 # %% [markdown]
 # ### The bytes, grown and predicted
 #
-# The cache of this model, while a text grows to 200 tokens, against your formula. The engine works
+# The cache of this model, while a text grows to 80 tokens, against your formula. The engine works
 # in float32, so a number takes 4 bytes.
 
 # %%
 if model and ready("kv_cache_bytes"):
     cache = model.new_cache(capacity=16)
     lengths, held, reserved = [], [], []
-    for n_new in (12, 1, 7, 20, 1, 59, 40, 60):  # a prefill, steps and chunks
+    for n_new in [12] + 68 * [1]:  # a prefill, then one token a step
         model.next_logits([5] * n_new, cache)
         lengths.append(cache.n_tokens)
         held.append(cache.n_bytes)
@@ -650,7 +660,7 @@ answers.check("kv_q_growth")
 # Press *start* for a timed drill of this lesson's questions, with fresh numbers.
 
 # %%
-drill([answers.question(i) for i in answers if i.startswith("kv_")], minutes=5)
+drill(registry.questions("04_kv_cache"), minutes=5)
 
 # %% [markdown]
 # ## 9. Summary

@@ -33,8 +33,7 @@ CHROMIUM_FLAGS = [
 ]
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
-STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"
-ERROR = "[data-mime-type='application/vnd.jupyter.error']"
+STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # warnings and tracebacks alike
 DEAD_WIDGETS = ("Error displaying widget", "Error creating widget", "model not found")
 # What JupyterLab itself writes to the console on a healthy start; anything else fails the test.
 HARMLESS: tuple[str, ...] = ()
@@ -207,9 +206,9 @@ class LabPage:
     def texts(self, selector: str) -> list[str]:
         return self.panel.locator(selector).all_text_contents()
 
-    def text(self) -> str:
-        """All text of the notebook, also of what is scrolled out of view."""
-        return self.panel.first.evaluate("panel => panel.textContent")
+    def outputs(self) -> str:
+        """All text that the cells put out, also what is scrolled out of view; no source code."""
+        return "\n".join(self.texts(".jp-OutputArea-output"))
 
     def verdicts(self) -> dict[str, str]:
         """exercise -> outcome, as shown."""
@@ -219,6 +218,7 @@ class LabPage:
         return dict(pairs)
 
     def images_without_words(self) -> list[str]:
-        script = """all => all.filter(i => !(i.getAttribute('alt') || '').trim())
+        """Images with no text alternative of ours: JupyterLab itself puts "Image" there."""
+        script = """all => all.filter(i => ['', 'Image'].includes((i.alt || '').trim()))
                            .map(i => i.outerHTML.slice(0, 120))"""
         return self.panel.locator("img").evaluate_all(script)
