@@ -1,6 +1,16 @@
 """The autograder. A notebook imports its verbs from here."""
 
-from grader.desk import Answers, CheckFailed, check, confront, hint, predict, ready, solution
+from grader.desk import (
+    Answers,
+    CheckFailed,
+    check,
+    confront,
+    drill,
+    hint,
+    predict,
+    ready,
+    solution,
+)
 from grader.progress import progress
 
 __all__ = [
@@ -8,6 +18,7 @@ __all__ = [
     "CheckFailed",
     "check",
     "confront",
+    "drill",
     "hint",
     "predict",
     "progress",

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import labkit.drill
 import labkit.predictions
 import labkit.questions
 from grader import registry
@@ -192,6 +193,15 @@ def predict(prediction_id: str, value: Any = None) -> None:
 def confront(prediction_id: str, measured: Any = None) -> None:
     """Show what you predicted beside what was computed or measured."""
     labkit.predictions.confront(registry.prediction(prediction_id), measured)
+
+
+def drill(lesson: str, minutes: float = 5) -> None:
+    """Start a timed drill of a lesson's questions, each with fresh numbers."""
+    questions = registry.questions(lesson)
+    if not questions:
+        known = ", ".join(registry.lessons())
+        raise ValueError(f"no questions in lesson {lesson!r}; lessons: {known}")
+    labkit.drill.drill(questions, minutes)
 
 
 class Answers(labkit.questions.Answers):

@@ -15,6 +15,7 @@
 #
 # **Time** about 2 hours and 40 minutes: 1 h 50 min for twelve exercises, the rest for reading,
 # measuring and the knowledge check.
+#
 # **You need** NumPy. Lessons 01 to 03 help (roofline, attention, prefill and decode), but
 # everything used here is said again when it is needed.
 #
@@ -31,17 +32,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import (
-    Answers,
-    check,
-    confront,
-    hint,
-    predict,
-    progress,
-    ready,
-    registry,
-    solution,
-)
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
 from inferlab.cost import step_bound_s
 from inferlab.data import load_models, model_preset
@@ -49,7 +40,6 @@ from inferlab.kv_cache import AttentionLayer, key_drift
 from inferlab.model import Model
 from labkit import kv_figures, timing
 from labkit.device import describe, grading, not_measured
-from labkit.drill import drill
 from labkit.explore import kv_explorer
 from labkit.models import trained_model
 from labkit.units import format_bytes, format_seconds
@@ -660,7 +650,7 @@ answers.check("kv_q_growth")
 # Press *start* for a timed drill of this lesson's questions, with fresh numbers.
 
 # %%
-drill(registry.questions("04_kv_cache"), minutes=5)
+drill("04_kv_cache", minutes=5)
 
 # %% [markdown]
 # ## 9. Summary
