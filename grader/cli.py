@@ -119,7 +119,8 @@ def run_check(args: argparse.Namespace) -> int:
     if not path.is_file():
         raise ValueError(f"there is no {path}; `inferlab lab` makes your copy of a lesson")
     print(f"running {path} (measuring cells are skipped)", flush=True)
-    rows = headless.collect(path, _judged_ids(lesson), args.timeout)
+    own = args.file is None
+    rows = headless.collect(path, _judged_ids(lesson), args.timeout, keep_progress=own)
     print(headless.table(rows))
     return 0 if all(row.outcome == "passed" for row in rows) else 1
 

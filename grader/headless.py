@@ -23,18 +23,28 @@ class Row:
     text: str  # what a person reads when it is not passed
 
 
-def collect(notebook: Path, exercises: tuple[str, ...], seconds: int = CELL_SECONDS) -> list[Row]:
+def collect(
+    notebook: Path,
+    exercises: tuple[str, ...],
+    seconds: int = CELL_SECONDS,
+    keep_progress: bool = True,
+) -> list[Row]:
     """Run the notebook in a fresh kernel and return one row for each id, in order.
 
     exercises: ids of exercises and of questions of the knowledge check. Cells that raise do not
     stop the run; the file itself is not changed. What no check cell judged is "not run".
+    keep_progress: whether the verdicts count as the learner's progress; not so for a file of
+    somebody else.
     Raises DamagedNotebook or FileNotFoundError for a file that cannot be read.
     """
     content = read_notebook(notebook)
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "verdicts.jsonl"
         said.touch()
-        trouble = _run(content, notebook.parent, said, seconds)
+        ours = {"INFERLAB_CHECK_ONLY": "1", "INFERLAB_VERDICTS": str(said), "MPLBACKEND": "agg"}
+        if not keep_progress:
+            ours["INFERLAB_HOME"] = folder
+        trouble = _run(content, notebook.parent, ours, seconds)
         verdicts = _latest(said)
     reason = trouble or "no check cell for it ran (deleted? try: inferlab doctor on this file)"
     missing = {"outcome": "not run", "text": reason}
@@ -42,8 +52,10 @@ def collect(notebook: Path, exercises: tuple[str, ...], seconds: int = CELL_SECO
     return [Row(name, v["outcome"], v["text"]) for name, v in rows]
 
 
-def _run(content: Any, folder: Path, said: Path, seconds: int) -> str:
+def _run(content: Any, folder: Path, variables: dict[str, str], seconds: int) -> str:
     """Run all cells; return why the run ended early, or ""."""
+    import subprocess
+
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient import NotebookClient
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
@@ -56,9 +68,9 @@ def _run(content: Any, folder: Path, said: Path, seconds: int) -> str:
         interrupt_on_timeout=True,
         resources={"metadata": {"path": str(folder.absolute())}},
     )
-    ours = {"INFERLAB_CHECK_ONLY": "1", "INFERLAB_VERDICTS": str(said), "MPLBACKEND": "agg"}
     try:
-        client.execute(env={**os.environ, **ours})
+        # The kernel's own log is not for the learner; what cells print does not go there.
+        client.execute(env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
     except CellTimeoutError:
         return f"the notebook stopped at a cell that ran over {seconds} s and could not be stopped"
     except DeadKernelError:

@@ -19,6 +19,7 @@ import nbformat
 from filelock import FileLock
 
 from grader.merge import Merge, merge
+from labkit.files import dated, write_whole
 
 Say = Callable[[str], None]
 JUPYTER_SETTINGS = Path(__file__).parent / "jupyter"
@@ -80,31 +81,13 @@ def working_path(work: Path, lesson: str) -> Path:
 # ---- files that people care about --------------------------------------------------------------
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write path whole or not at all: first beside it, then in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(beside, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def keep_copy(path: Path, now: datetime | None = None) -> Path:
     """Copy a file beside itself under today's date and time; return the copy's path."""
-    stamp = (now or datetime.now()).strftime("%Y-%m-%dT%H-%M-%S")
-    candidate, number = path.with_name(f"{path.stem}.{stamp}{path.suffix}"), 2
-    while candidate.exists():
-        candidate = path.with_name(f"{path.stem}.{stamp}-{number}{path.suffix}")
-        number += 1
-    part = candidate.with_name(f".{candidate.name}.part")
+    copy = dated(path, now=now)
+    part = copy.with_name(f".{copy.name}.part")
     part.write_bytes(path.read_bytes())
-    os.replace(part, candidate)
-    return candidate
+    os.replace(part, copy)
+    return copy
 
 
 def read_notebook(path: Path) -> dict[str, Any]:
@@ -158,8 +141,8 @@ def sync_lesson(root: Path, work: Path, lesson: str, say: Say = print) -> None:
     _copy_data(release.parent, mine.parent)
     new_text = release.read_text(encoding="utf-8")
     if not mine.exists():
-        replace_file(mine, new_text)
-        replace_file(base, new_text)
+        write_whole(mine, new_text)
+        write_whole(base, new_text)
         say(f"{lesson}: copied to {mine}")
         return
     if base.exists() and base.read_text(encoding="utf-8") == new_text:
@@ -171,7 +154,7 @@ def sync_lesson(root: Path, work: Path, lesson: str, say: Say = print) -> None:
         say(f"{lesson}: {trouble}. It is left as it is; the released lesson lies at {beside}")
         return
     _store(merged, mine, new_text, lesson, say)
-    replace_file(base, new_text)
+    write_whole(base, new_text)
 
 
 def start_afresh(root: Path, work: Path, lesson: str) -> Path | None:
@@ -199,7 +182,7 @@ def _store(merged: Merge, mine: Path, new_text: str, lesson: str, say: Say) -> N
         kept = keep_copy(mine)
         say(f"{lesson}: outputs of changed cells are cleared; with them, your copy is {kept}")
     if text != mine.read_text(encoding="utf-8"):
-        replace_file(mine, text)
+        write_whole(mine, text)
         say(f"{lesson}: updated to the new release; everything you wrote is kept")
     if merged.restored:
         say(f"{lesson}: put back, because grading needs them: {', '.join(merged.restored)}")
@@ -214,7 +197,7 @@ def _put_beside(mine: Path, text: str) -> Path:
     beside = mine.with_name(f"{mine.stem}.new.ipynb")
     if beside.exists() and beside.read_text(encoding="utf-8", errors="replace") != text:
         keep_copy(beside)
-    replace_file(beside, text)
+    write_whole(beside, text)
     return beside
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grader import lab
 from grader.merge import Cell, Notebook, defined_names, grading, is_needed, text
+from labkit.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -311,11 +312,11 @@ def _naming(right: Path) -> str:
 def _write(path: Path, right: Path, book: Notebook, mended: bool) -> int:
     if mended:
         print(f"repaired; as it was before: {lab.keep_copy(path)}")
-        lab.replace_file(path, lab.notebook_text(book))
+        write_whole(path, lab.notebook_text(book))
     if right.name != path.name:
         if right.exists():
             print(f"not copied: {right} exists already")
             return 1
-        lab.replace_file(right, lab.notebook_text(book))
+        write_whole(right, lab.notebook_text(book))
         print(f"copied to {right}: submit that one")
     return 0

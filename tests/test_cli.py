@@ -171,6 +171,20 @@ def test_check_runs_the_notebook_and_collects_verdicts(
     assert collected(course, lesson(answer)).outcome == outcome
 
 
+def test_check_of_the_own_copy_counts_as_progress_and_of_another_file_does_not(
+    course: Course, capfd: pytest.CaptureFixture
+) -> None:
+    course.sync()
+    course.write(lesson(SOLVED))
+    other = course.mine.with_name("friend.ipynb")
+    other.write_bytes(course.mine.read_bytes())
+    run("check", "04", str(other))
+    assert store.status("kv_cache_bytes")["passed_at"] is None
+    run("check", "04")
+    assert store.status("kv_cache_bytes")["passed_at"] is not None
+    assert capfd.readouterr().err == ""
+
+
 def test_check_goes_on_after_an_error_and_skips_measuring(course: Course) -> None:
     broken = code("broken", "1 / 0")
     guard = code("guard", "import os\nassert os.environ['INFERLAB_CHECK_ONLY'] == '1'")
@@ -203,7 +217,7 @@ def test_check_prints_a_table_and_returns_1_unless_all_passed(
     course.sync()
     rows = [headless.Row("a", "passed", ""), headless.Row("b_long", "failed", "b_long ✗ failed")]
     for found, status in ((rows, 1), (rows[:1], 0)):
-        monkeypatch.setattr(headless, "collect", lambda *_, found=found: found)
+        monkeypatch.setattr(headless, "collect", lambda *_, found=found, **__: found)
         assert run("check", "04") == status
     said = capsys.readouterr().out
     assert "\na       passed\nb_long  failed\n\nb_long ✗ failed\n" in said

@@ -11,6 +11,7 @@ import numpy as np
 
 from grader.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
+from inferlab.data import model_preset
 from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch, longest_context
 
 LESSON = "04_kv_cache"
@@ -20,8 +21,8 @@ def _config(n_layers: int, n_heads: int, n_kv_heads: int, d_head: int, d_model: 
     return ModelConfig(n_layers, d_model, n_heads, n_kv_heads, d_head, 4 * d_model, 32_000)
 
 
-EIGHT_B = _config(32, 32, 8, 128, 4096)
-SEVENTY_B = _config(80, 64, 8, 128, 8192)
+EIGHT_B = model_preset("8b-style")
+SEVENTY_B = model_preset("70b-style")
 NARROW = _config(28, 16, 8, 128, 1024)  # d_head is not d_model / n_heads, as in Qwen3-0.6B
 
 

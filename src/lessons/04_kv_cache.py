@@ -391,7 +391,7 @@ if model and ready("kv_cache_bytes"):
             model.next_logits([5], cache)
 
         both = timing.interleaved(
-            {"without": lambda text=text: model.next_logits(text), "with": cached_step}, rounds=5
+            {"without": lambda text=text: model.next_logits(text), "with": cached_step}, rounds=3
         )
         without.append(both["without"].median_s)
         with_cache.append(both["with"].median_s)

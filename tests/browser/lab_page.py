@@ -181,9 +181,9 @@ class LabPage:
 
     def shot(self, name: str, at: Locator | None = None) -> None:
         """A screenshot for test-artifacts/, with `at` scrolled into view."""
-        if at is not None:
-            at.scroll_into_view_if_needed()
-            self.page.wait_for_timeout(300)
+        for _ in range(3 if at is not None else 0):  # cells get their true height when seen
+            at.evaluate("e => e.scrollIntoView({block: 'center'})")
+            self.page.wait_for_timeout(200)
         self.page.screenshot(path=str(self.shots / f"{name}.png"))
 
     # ---- looking ----

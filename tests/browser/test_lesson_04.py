@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from grader import lab, registry
 from inferlab.fetch import NotFetched, fetched_path
+from labkit.files import write_whole
 
 pytestmark = pytest.mark.browser
 
@@ -91,7 +92,7 @@ def test_this_test_sees_what_is_wrong(page: LabPage, course: Path) -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in faults]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     broken = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
-    lab.replace_file(course / "my work" / "broken.ipynb", lab.notebook_text(broken))
+    write_whole(course / "my work" / "broken.ipynb", lab.notebook_text(broken))
     page.page.route("**/a.png", lambda route: route.abort())
     page.open("broken.ipynb")
     page.run_all(30)
@@ -136,7 +137,7 @@ def fill_in(work: Path) -> None:
     released = nbformat.read(lab.released_path(ROOT, LESSON), as_version=4)
     solution = nbformat.read(ROOT / "solutions" / NOTEBOOK, as_version=4)
     perfect = Desk(released, solution, registry.exercises(LESSON)).student("perfect")
-    lab.replace_file(lab.working_path(work, LESSON), lab.notebook_text(perfect.notebook))
+    write_whole(lab.working_path(work, LESSON), lab.notebook_text(perfect.notebook))
 
 
 def assert_measured(page: LabPage) -> None:
