@@ -141,7 +141,9 @@ class Comparison:
         if (error <= allowed).all():
             return None
         first = np.argwhere(error > allowed)[0]
-        tail: tuple[str, ...] = (f"  error {error.max():.3g}, allowed {allowed:.3g} ({how})",)
+        tail: tuple[str, ...] = (
+            f"  largest error {error.max():.3g}, allowed {allowed:.3g} ({how})",
+        )
         if got.dtype.kind == "f" and got.dtype.itemsize < expected.dtype.itemsize:
             tail += (f"  your result is {got.dtype}; the inputs are {expected.dtype}",)
         n_bad = int((error > allowed).sum())

@@ -74,6 +74,8 @@ def _exercises_of(target: Any) -> list[Exercise]:
             f'check needs the name of an exercise, such as "kv_cache_bytes", or what you wrote; '
             f"given {target!r}"
         )
+    if name in {q.id for q in registry.questions()}:
+        raise ValueError(f"{name} is a question; it is checked by answers.check, without hints")
     parts = [e for e in registry.exercises() if e.name == name]
     return parts or [registry.exercise(name)]
 

@@ -6,14 +6,19 @@ import contextlib
 import io
 import os
 import signal
+import sysconfig
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import grader
+import inferlab
 from grader.compare import Difference, Raised, as_array
 from grader.exercise import Case, Exercise, Inputs
 from grader.verdict import Outcome, Verdict
@@ -157,12 +162,23 @@ def _failed(exercise: Exercise, case: str, lines: tuple[str, ...], diagnosis: st
 
 
 def _asides(seen: Observation) -> tuple[str, ...]:
-    """What the answer said on the way, the last few lines of it."""
-    lines = tuple(f"  NumPy warned: {text}" for text in seen.warned[:2])
+    """Where the answer raised, and the last few lines of what it said on the way."""
+    lines = _own_line(seen.error) + tuple(f"  NumPy warned: {text}" for text in seen.warned[:2])
     printed = seen.printed.rstrip().splitlines()
     if printed:
         lines += ("  your function printed:", *(f"    {line}" for line in printed[-8:]))
     return lines
+
+
+def _own_line(error: BaseException | None) -> tuple[str, ...]:
+    """The learner's own line that an error came through last; nothing of ours or of a library."""
+    if error is None:
+        return ()
+    ours = tuple(str(Path(m.__file__).parent) for m in (grader, inferlab) if m.__file__)
+    ours += (sysconfig.get_paths()["purelib"],)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line]
+    own = [f for f in frames if not f.filename.startswith(ours)]
+    return (f"  at your line {own[-1].lineno}: {own[-1].line}",) if own else ()
 
 
 def _inputs_line(inputs: Inputs) -> str:

@@ -396,3 +396,10 @@ def test_the_judge_restores_what_it_touches():
     before = builtins.print
     judge(exercise(double), lambda x: print("x") or 2 * x)
     assert builtins.print is before
+
+
+def test_where_it_raised_is_told_in_the_learners_own_line():
+    verdict = judge(exercise(double), lambda x: x.reshape(2, 2))
+    assert "raised ValueError: cannot reshape" in verdict.text()
+    assert "at your line" in verdict.text()
+    assert "lambda x: x.reshape(2, 2)" in verdict.text()

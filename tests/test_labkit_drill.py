@@ -204,7 +204,7 @@ def test_a_slip_is_named_and_the_answer_given():
     feedback = drill.answer(_slip(drill))
     assert not feedback.result.passed
     lines = feedback.lines()
-    assert "this is what you get with keys and values" in lines[0]
+    assert "likely cause: keys and values" in lines[0]
     assert lines[0].startswith("**✗ not right**")
     assert lines[1] == f"The answer is **{right}**."
     assert "times `100`" in lines[2]

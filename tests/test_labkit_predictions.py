@@ -101,12 +101,13 @@ def test_sizes_are_shown_in_both_systems():
     assert seen.ratio == "1.00: close"
 
 
-def test_without_a_prediction_it_is_said_how_to_lodge_one(capsys):
+def test_without_a_prediction_the_answer_is_kept_and_it_is_said_how_to_lodge_one(capsys):
     predictions.confront(GROWTH)
     out = capsys.readouterr().out
-    assert "none lodged" in out
+    assert "Lodge a prediction first" in out
     assert 'predict("growth", "2.5x")' in out
-    assert "Only KV heads are cached." in out
+    assert "Only KV heads are cached." not in out
+    assert "4x" not in out
 
 
 @pytest.mark.parametrize("measured", [None, "nonsense", "3 s", float("nan"), 0.0, [1]])
@@ -131,7 +132,9 @@ def test_an_unusable_measurement_gives_no_ratio(measured):
 def test_the_table_escapes_and_is_labelled(monkeypatch):
     shown = []
     monkeypatch.setattr(predictions, "put", lambda markup, text: shown.append(markup))
-    predictions.confront(Prediction("p", "Is a < b?", lambda: "<x>", "so", choices=("<x>", "y")))
+    prediction = Prediction("p", "Is a < b?", lambda: "<x>", "so", choices=("<x>", "y"))
+    predictions.lodge(prediction, "y")
+    predictions.confront(prediction)
     assert "&lt;x&gt;" in shown[0]
     assert "<x>" not in shown[0]
     assert '<th scope="col"' in shown[0]

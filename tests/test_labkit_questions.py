@@ -261,3 +261,16 @@ def test_a_question_that_cannot_work_is_refused(change, message):
 
 def test_a_quantity_can_be_the_answer():
     assert _judge("kv_bytes", Quantity(_right(), "B")).passed
+
+
+def test_a_count_may_be_followed_by_the_word_for_what_is_counted():
+    question = Question("q", "l", 1, lambda p: "How many?", lambda p: "so", answer=lambda p: 34.0)
+    answers = Answers("ada", {"q": question})
+    for given, passed in [
+        ("34 sequences", True),
+        ("34 rows", True),
+        ("33 rows", False),
+        ("34 GB", False),
+    ]:
+        answers["q"] = given
+        assert answers.judge("q").passed == passed, given

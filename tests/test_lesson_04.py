@@ -14,7 +14,7 @@ from grader import registry
 from grader.checks.kv_cache_quiz import decode_steps, kv_rows_cached, kv_rows_uncached
 from inferlab.cost import forward_flops, step_bound_s
 from inferlab.data import model_preset
-from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch
+from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch, longest_context
 from labkit.questions import faults
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,13 +62,17 @@ def computed() -> set[str]:
         f"{(16 + 17.18) / (16 + 8.59):.2f}", f"{k_and_v_saved:.0%}".rstrip("%"),
         gb(4 * SMOL.n_params, 3).removeprefix("0."), str(decode_steps(500)),
         f"{1024 // 16}", f"{16 * 128:,}",
+        f"{longest_context(EIGHT_B, 16, 80e9, 2 * EIGHT_B.n_params):,}",
+        f"{EIGHT_B.n_params / 1e9:.2f}", gb(2 * EIGHT_B.n_params, 2), gb(2 * SEVENTY_B.n_params, 0),
+        f"{forward_flops(SMOL, 256) / forward_flops(SMOL, 1, 255):.0e}".replace("2e+02", "200"),
+        f"{SMOL.d_model}",
     }  # fmt: skip
 
 
 # Sizes that the text takes as given: model shapes, contexts, devices, prompt lengths, settings.
 GIVEN = {
     "01", "03", "04", "05", "08", "16", "20", "24", "30", "32", "40", "50", "80", "110", "128",
-    "135", "200", "256", "500", "1,024", "4,096", "8,192", "32,768", "32k", "10⁹", "2³⁰",
+    "135", "256", "500", "1,024", "4,096", "8,192", "32,768", "32k", "10⁹", "2³⁰",
 }  # fmt: skip
 
 

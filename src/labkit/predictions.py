@@ -278,32 +278,37 @@ def _in_words(ratio: float) -> str:
 
 
 def confront(prediction: Prediction, measured: Answer | None = None) -> None:
-    """Show the prediction, what is so, their ratio and the reason, as a small table."""
+    """Show the prediction, what is so, their ratio and the reason, as a small table.
+
+    With no prediction lodged it says how to lodge one, and keeps the answer to itself.
+    """
+    if store.prediction(prediction.id) is None:
+        text = f"Lodge a prediction first, then run this cell again; {_typed(prediction)}"
+        put(f"<p>{inline_html(text)}</p>", text)
+        return
     seen = confrontation(prediction, measured)
     columns = {"your prediction": seen.yours, "computed": seen.computed}
     if seen.measured is not None:
         columns["measured"] = seen.measured
     columns["yours / measured" if seen.measured else "yours / computed"] = seen.ratio
-    note = "" if seen.yours != "none lodged" else f"None was lodged; {_typed(prediction)}."
-    put(_table(prediction, columns, note), _table_text(prediction, columns, note))
+    put(_table(prediction, columns), _table_text(prediction, columns))
 
 
-def _table(prediction: Prediction, columns: dict[str, str], note: str) -> str:
+def _table(prediction: Prediction, columns: dict[str, str]) -> str:
     cell = 'style="text-align:left;padding:0.3em 0.9em"'
     heads = "".join(f'<th scope="col" {cell}>{html.escape(name)}</th>' for name in columns)
     cells = "".join(f"<td {cell}>{html.escape(text)}</td>" for text in columns.values())
     caption = f'<caption style="text-align:left">{inline_html(prediction.question)}</caption>'
-    rest = f"<p>{html.escape(note)}</p>" if note else ""
     return (
         f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody><tr>{cells}</tr></tbody></table>"
-        f"<p><b>Why:</b> {inline_html(prediction.because)}</p>{rest}"
+        f"<p><b>Why:</b> {inline_html(prediction.because)}</p>"
     )
 
 
-def _table_text(prediction: Prediction, columns: dict[str, str], note: str) -> str:
+def _table_text(prediction: Prediction, columns: dict[str, str]) -> str:
     rows = [f"  {name + ':':<18} {text}" for name, text in columns.items()]
     why = f"  {'why:':<18} {_plain(prediction.because)}"
-    return "\n".join([_plain(prediction.question), *rows, why, *([f"  {note}"] if note else [])])
+    return "\n".join([_plain(prediction.question), *rows, why])
 
 
 def _plain(text: str) -> str:

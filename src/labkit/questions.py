@@ -223,14 +223,14 @@ def _judge_choice(question: Question, options: dict[str, str], given: Any) -> _F
 def _judge_number(question: Question, params: Params, given: Any) -> _Found:
     assert question.answer is not None
     try:
-        quantity = units.parse(given)
+        quantity = units.parse(_without_noun(question, given))
     except ValueError as error:
         return "failed", str(error), ()
     if trouble := _unit_trouble(question, quantity, given):
         return "failed", trouble, ()
     right = float(question.answer(params))
     if _near(quantity.value, right, question.tolerance):
-        return "passed", f"right, within {question.tolerance:.1%}", ()
+        return "passed", "right", ()
     if trouble := _si_for_binary(question, quantity, right):
         return "failed", trouble, ()
     slips = {name: float(wrong(params)) for name, wrong in question.slips.items()}
@@ -238,8 +238,18 @@ def _judge_number(question: Question, params: Params, given: Any) -> _Found:
         n for n, value in slips.items() if _near(quantity.value, value, question.tolerance)
     )
     if named:
-        return "failed", "this is what you get with " + ", or with ".join(named), named
+        return "failed", "likely cause: " + "; or: ".join(named), named
     return "failed", _size_trouble(question, quantity.value, right), ()
+
+
+def _without_noun(question: Question, given: Any) -> Any:
+    """A plain number may be followed by a word for what is counted: "34 sequences"."""
+    counted = (
+        re.fullmatch(r"(.*\d)\s+([a-z]{3,})", given.strip()) if isinstance(given, str) else None
+    )
+    if question.kind or counted is None or units.known(counted[2]):
+        return given
+    return counted[1]
 
 
 def _unit_trouble(question: Question, quantity: units.Quantity, given: Any) -> str:
@@ -277,7 +287,10 @@ def _size_trouble(question: Question, value: float, right: float) -> str:
     if value * right < 0:
         return "the sign is wrong"
     size = "large" if abs(value) > abs(right) else "small"
-    return f"too {size} (the answer may be off by {question.tolerance:.1%})"
+    room = (
+        "must be exact" if question.tolerance < 1e-4 else f"may be off by {question.tolerance:.1%}"
+    )
+    return f"too {size} (the answer {room})"
 
 
 def _near(value: float, right: float, tolerance: float) -> bool:

@@ -93,6 +93,15 @@ def unit(name: str) -> tuple[float, str]:
     raise ValueError(_unknown(name.strip(), (top, *bottom)))
 
 
+def known(name: str) -> bool:
+    """True for a unit that can be read."""
+    try:
+        unit(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _ratio(parts: list[tuple[float, str]]) -> tuple[float, str]:
     if len(parts) == 1:
         return parts[0]

@@ -13,11 +13,11 @@
 # - compute the bytes of any model's cache in your head, and how many users fit on a device;
 # - predict the speed of a decode step with a cache and without, then measure both.
 #
-# **Time** about 2 hours and 40 minutes: 1 h 50 min for twelve exercises, the rest for reading,
-# measuring and the knowledge check.
+# **Time** about 3 hours: 1 h 50 min for twelve exercises, the rest for reading, measuring, the written
+# answer and the knowledge check.
 #
-# **You need** NumPy. Lessons 01 to 03 help (roofline, attention, prefill and decode), but
-# everything used here is said again when it is needed.
+# **You need** NumPy, and to have seen a neural network. Lessons 01 to 03 help (roofline, attention,
+# prefill and decode), but what is used here is said again when it is needed.
 #
 # | symbol | meaning | symbol | meaning |
 # |---|---|---|---|
@@ -34,11 +34,11 @@ import numpy as np
 
 from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
-from inferlab.cost import step_bound_s
+from inferlab.cost import forward_flops, step_bound_s
 from inferlab.data import load_models, model_preset
 from inferlab.kv_cache import AttentionLayer, key_drift
 from inferlab.model import Model
-from labkit import kv_figures, timing
+from labkit import kv_figures, kv_pictures, timing
 from labkit.device import describe, grading, not_measured
 from labkit.explore import kv_explorer
 from labkit.models import trained_model
@@ -52,19 +52,20 @@ from labkit.units import format_bytes, format_seconds
 # query is compared with the keys of all tokens so far, and the answer is a weighted mix of their
 # values.
 #
-# So step `t` needs `t` keys and `t` values. The picture shows who makes them. On the left they are
-# made anew in every step; on the right each is made once and kept.
+# So step `t`, counted from 0, needs `t + 1` keys and as many values. The picture shows who makes them.
+# On the left they are made anew in every step; on the right each is made once and kept.
 
 # %%
 kv_figures.work_triangle(8)
 
 # %% [markdown]
-# Eight tokens cost 72 projected rows without a memory and 16 with one. Over `n` tokens that is
-# `n(n + 1)` against `2n`: the first grows with the square. And projections are only the beginning.
-# Without a cache the *whole model* runs over the whole prefix at each step: MLPs, norms, attention.
+# Eight tokens cost 72 projected rows without a memory and 16 with one. And projections are only the
+# beginning. Without a cache the *whole model* runs over the whole prefix at each step: attention, and
+# the MLPs and norms that stand between two attention layers.
 #
-# The price of the memory is memory. An 8B-style model keeps 131,072 bytes for every token of every
-# user. 16 users with 8,192 tokens each hold 17.18 GB, more than the 16 GB of the model's weights.
+# The price of the memory is memory. A model of 8 billion weights takes 16 GB at 2 bytes each (bf16, a
+# 16-bit floating-point format). It keeps 131,072 bytes for every token of every user; you will derive
+# that number below. 16 users with 8,192 tokens each hold 17.18 GB, more than the model itself.
 # That is why the cache, and not the model, usually decides how many users a server can take.
 
 # %% [markdown]
@@ -155,16 +156,18 @@ if ready("decode_uncached", "decode_cached"):
 confront("kv_rows_12")
 
 # %% [markdown]
+# Over `n` tokens that is `n(n + 1)` rows against `2n`: one grows with the square, the other does not.
 # The outputs agree to rounding, not to the bit: a product of many rows may add its terms in another
 # order than a product of one row.
 #
 # ### Why the past may be kept
 #
 # A cached key is right only if nobody would compute another one now. In the **first** layer that is
-# plain: a key is made from the token's embedding, and later tokens do not change embeddings. In the
-# **second** layer a key is made from the first layer's *output* at that position. With a causal
-# mask that output saw only earlier tokens, so it stands. If attention could look ahead, the new
-# token would change it, and every later layer's keys with it. You need two layers to see this.
+# plain: a key is made from the token's embedding (the row that the model looks up for that token),
+# and later tokens do not change embeddings. In the **second** layer a key is made from the first
+# layer's *output* at that position. Language models use a **causal mask**: a token sees itself and
+# earlier ones, nothing later. So that output stands. If attention could look ahead, the new token
+# would change it, and every later layer's keys with it. You need two layers to see this.
 #
 # The next cell adds one token to eleven others in a stack of three layers and measures how far the
 # eleven old keys move.
@@ -179,6 +182,17 @@ confront("kv_bidirectional")
 # %% [markdown]
 # Queries are not kept: a query is asked once, by its own token, and never again.
 #
+# ### Query heads and KV heads
+#
+# So far every query head had keys and values of its own. Most current models let several query heads
+# **share** one head of keys and values, a *KV head*: 8 query heads on 2 KV heads below, four to each;
+# 32 on 8 in an 8B-style model. It is called grouped-query attention (lesson 05). Only KV heads are
+# stored, so only they count from here on.
+
+# %%
+kv_pictures.head_sharing(n_heads=8, n_kv_heads=2)
+
+# %% [markdown]
 # ### The cache as a structure
 #
 # `np.concatenate` copies everything at every step. A real cache allocates ahead and writes into
@@ -192,8 +206,14 @@ confront("kv_bidirectional")
 # - **truncate** takes tokens back. Speculative sampling (lesson 08) guesses ahead and must be able
 #   to forget its wrong guesses.
 #
-# The three are judged one by one, so you may write them in any order.
-#
+# The three are judged one by one, so you may write them in any order. Each layer has its own length,
+# because a forward pass comes to the layers one after the other: below, two layers have stored their
+# two new tokens, and the third is about to.
+
+# %%
+kv_pictures.cache_slots([5, 5, 3], capacity=8, n_new=2)
+
+# %% [markdown]
 # *Worked example.* Capacity 4, a prompt of 3 tokens: `lengths` is `[3, 3]` after both layers have
 # appended. Two more tokens each: 5 do not fit, the capacity becomes 8. `truncate(4)`: `lengths` is
 # `[4, 4]`, the capacity stays 8.
@@ -213,7 +233,7 @@ check("KVCache.truncate")
 # %% [markdown]
 # ### A window that slides
 #
-# Some models let a layer see only its last `window` tokens (Mistral 7B: 4,096; Gemma 3 27B: 1,024
+# Some models let a layer see only its last `window` tokens (Mistral 7B v0.1: 4,096; Gemma 3 27B: 1,024
 # in five of six layers). Then nothing older is needed, and a ring of `window` slots is enough for a
 # text of any length. The token at position `p` lives in slot `p mod window`.
 
@@ -221,8 +241,9 @@ check("KVCache.truncate")
 kv_figures.ring_slots(window=3, n_tokens=7)
 
 # %% [markdown]
-# The position of a token is how many came before it, *not* its slot. Both are needed: rotary
-# position embeddings use the position, the array uses the slot.
+# The position of a token is how many came before it, *not* its slot. Both are needed: the model turns
+# each key by an angle that depends on its position (rotary embeddings, lesson 02), the array uses the
+# slot.
 
 # %% exercise="SlidingWindowCache" write="append ordered"
 from inferlab.kv_cache import SlidingWindowCache
@@ -233,11 +254,15 @@ check("SlidingWindowCache")
 # %% [markdown]
 # ### Generate with it
 #
-# Everything comes together. The **prefill** runs the whole prompt in one pass, fills the cache and
-# gives the first new token. Each **decode step** runs one token.
+# Everything comes together. A pass through the model gives **logits**: one number for each token of
+# the vocabulary, the larger the likelier. The **prefill** runs the whole prompt in one pass, fills the
+# cache and gives the first new token. Each **decode step** runs one token.
 #
 # *Worked example.* A prompt of 5 tokens, 3 new ones: the model runs 5, then 1, then 1 token: 7 in
 # all, in 3 passes. The third new token is chosen but never run.
+
+# %%
+kv_pictures.generation_timeline(n_prompt=5, n_new=3)
 
 # %% exercise="generate_cached"
 from inferlab.kv_cache import generate_cached
@@ -312,13 +337,20 @@ from inferlab.kv_cache import longest_context
 check("longest_context")
 
 # %% [markdown]
-# Now turn the knobs. The bar is drawn by **your** `kv_cache_bytes`. Try: at which context do 16
-# users of the 8B-style model no longer fit on 80 GB? Does a 70B-style model in bf16 ever fit? What
-# does one byte a number buy?
+# Now turn the knobs. The bar is drawn by **your** `kv_cache_bytes`, the weights are counted exactly
+# (8.03 billion at 2 bytes: 16.06 GB). Try: at which context do 16 users of the 8B-style model no longer
+# fit on 80 GB? Does a 70B-style model in bf16 ever fit there? What does one byte a number buy?
 
 # %%
 if ready("kv_cache_bytes"):
     kv_explorer(kv_cache_bytes)
+
+# %% [markdown]
+# <details><summary>What you should have found</summary>
+#
+# Above 30,488 tokens. Never on one such device: its weights alone take 141 GB. One byte a number in
+# place of two: twice the tokens, or twice the users; the weights stay as they are.
+# </details>
 
 # %% [markdown]
 # ## 4. Measure
@@ -380,7 +412,7 @@ if model and ready("kv_cache_bytes"):
     bandwidth, peak = timing.read_bandwidth(), timing.matmul_peak()
     print(describe("cpu", "float32"))
     print(f"measured: {bandwidth / 1e9:.1f} GB/s read, {peak / 1e9:.0f} GFLOP/s")
-    lengths, without, with_cache = [16, 32, 64, 128, 256], [], []
+    lengths, without, with_cache = [4, 8, 16, 32, 64, 128, 256], [], []
     for n in lengths:
         text = [5] * n
         cache = model.new_cache(capacity=n)
@@ -400,39 +432,47 @@ if model and ready("kv_cache_bytes"):
 # %%
 if model and ready("kv_cache_bytes"):
     # The bounds, with your own kv_cache_bytes: weights and cache are read once a pass.
-    weight_bytes = model.weight_bytes
-    bound_with = [
-        (weight_bytes + kv_cache_bytes(model.config, n - 1, 1, 4)) / bandwidth for n in lengths
-    ]
+    bound_with = []
+    for n in lengths:
+        reading = (model.weight_bytes + kv_cache_bytes(model.config, n - 1, 1, 4)) / bandwidth
+        bound_with.append(max(reading, forward_flops(model.config, 1, n - 1) / peak))
     bound_without = [step_bound_s(model.config, n, 0, bandwidth, peak) for n in lengths]
     kv_figures.step_times(lengths, without, with_cache, bound_without, bound_with, describe())
     ratio = without[-1] / with_cache[-1]
     print(f"at {lengths[-1]} tokens the cache saves a factor of {ratio:.1f}")
-    print(f"a cached step reaches {bound_with[-1] / with_cache[-1]:.0%} of its bound")
+    print(
+        f"the bound of a cached step is {bound_with[-1] / with_cache[-1]:.0%} of the time measured"
+    )
     confront("kv_step_ratio", f"{ratio:.1f}x")
 
 # %% [markdown]
 # **Reading it.** The cached step is flat: it reads the same weights whatever the length, and 256
 # tokens of cache are small beside 538 MB of weights. The step without a cache is bound by the same
-# reading while it is short, and by arithmetic once it is long; there it grows with `n`. It takes
-# 256 times the arithmetic, but far less than 256 times the time, because a cached step leaves the
-# arithmetic units idle. Both stay above their bounds: Python, small operations (norms, rotations,
-# softmax) and cache misses are in none of the two formulas.
+# reading while it is very short, and by arithmetic after that; there it grows with `n`. At 256 tokens
+# it does about 200 times the arithmetic (the output head runs for one token either way), but takes far
+# less than 200 times the time, because a cached step leaves the arithmetic units idle. Both stay above
+# their bounds: Python, small operations (norms, rotations, softmax) and cache misses are in neither.
 #
 # ### The same on another device
 #
-# Projecting keys and values for all rows, or for one: PyTorch, on the fastest device you have.
+# Projecting keys and values for all rows, or for one, in PyTorch on the fastest device you have. The
+# sizes are this model's: `d_model` 576, and 3 KV heads of 64 numbers.
 
 # %%
 if not grading():
     from labkit.device import pick
 
     device = pick()
-    for n in (64, 512, 4096):
+    for n in (64, 256, 1024):
         cost = timing.recompute_cost(n, d_model=576, d_kv=192, device=device)
         print(f"{n:5d} rows {cost.all_rows}; one row {cost.one_row}; {cost.ratio:.1f}x ({device})")
     if device == "cpu":
         not_measured("the same on a GPU needs a CUDA or MPS device")
+
+# %% [markdown]
+# One row costs nearly the same whatever `n` is; small changes come from what the large product before
+# it left in the processor's caches. All rows cost more with every token, and far less than `n` times
+# as much: the more rows share a weight that was read, the better the arithmetic units are used.
 
 # %% [markdown]
 # ## 5. Explain
@@ -485,12 +525,13 @@ if ready("kv_bytes_per_token"):
 #
 # **What engines do with it.**
 #
-# - *transformers*: `DynamicCache` grows by joining arrays, `StaticCache` is allocated whole;
-#   `model.generate(..., use_cache=True)` is the default.
-# - *vLLM*: the cache takes what `--gpu-memory-utilization` leaves beside the weights, in pages of
-#   16 tokens (lesson 10); `--max-model-len` bounds a sequence; `--kv-cache-dtype fp8` stores one
+# - *transformers*: `DynamicCache` grows by joining arrays (in sliding layers only up to the window),
+#   `StaticCache` is allocated whole; `model.generate(..., use_cache=True)` is the default.
+# - *vLLM*: the cache takes what `--gpu-memory-utilization` leaves beside the weights and the largest
+#   activations, in pages of 16 tokens by default (lesson 10); `--max-model-len` bounds a sequence; `--kv-cache-dtype fp8` stores one
 #   byte a number, with a scale of 1 unless calibrated, so that large values saturate.
-# - *llama.cpp*: `-c` sets the context that is allocated; `--cache-type-k q8_0` stores keys in 8 bits.
+# - *llama.cpp*: `-c` sets the context that is allocated; `--cache-type-k q8_0` stores keys
+#   in 8 bits and a scale for every 32 of them.
 #
 # **What breaks.** Out of memory that shows only when several long requests meet. A window off by
 # one. A cache that is not rolled back after rejected guesses. Half the bytes a number doubles the
@@ -631,7 +672,7 @@ answers.check("kv_q_growth")
 # multi-head attention?</b></summary>
 #
 # 64 / 8 = 8 times. *Follow-up: do the parameters shrink as much?* No: only the key and value
-# projections do. For an 8B shape that is 10 % of all weights.
+# projections do. In the 8B shape (32 heads, 8 KV heads) what is saved is 10 % of the weights it has.
 # </details>
 #
 # <details><summary><b>Halving the bytes of the cache: what doubles?</b></summary>

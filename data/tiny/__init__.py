@@ -1,0 +1,1 @@
+"""How the small trained models in this folder were made; `make train-tiny` makes them anew."""
