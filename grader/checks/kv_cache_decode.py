@@ -38,6 +38,13 @@ def _all_negative() -> Inputs:
     return {**inputs, "q": q, "k": -3.2 + 0.01 * inputs["k"]}
 
 
+def _heads_apart() -> Inputs:
+    """The best score of head 0 is near 900, that of head 1 near -900."""
+    inputs = _attend_inputs(np.random.default_rng(3), 2, 5, 8)
+    k = 0.01 * inputs["k"] + np.array([3.2, -3.2])[:, None, None]
+    return {**inputs, "q": np.full((2, 8), 100.0), "k": k}
+
+
 def _scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     return np.einsum("hd,hsd->hs", q, k)
 
@@ -57,6 +64,12 @@ def _attend_no_max(q, k, v):
 def _attend_abs_max(q, k, v):
     scores = _scores(q, k) / np.sqrt(q.shape[-1])
     weights = np.exp(scores - np.abs(scores).max(-1, keepdims=True))
+    return np.einsum("hs,hsd->hd", weights / weights.sum(-1, keepdims=True), v)
+
+
+def _attend_global_max(q, k, v):
+    scores = _scores(q, k) / np.sqrt(q.shape[-1])
+    weights = np.exp(scores - scores.max())
     return np.einsum("hs,hsd->hd", weights / weights.sum(-1, keepdims=True), v)
 
 
@@ -113,6 +126,7 @@ ATTEND = Exercise(
         Case("one key", lambda: _attend_inputs(np.random.default_rng(0), 2, 1, 4)),
         Case("scores in the thousands", lambda: _scaled(3000.0)),
         Case("all scores near -900", _all_negative),
+        Case("one head's scores far below the other's", _heads_apart),
     ),
     draw=_draw_attend,
     comparison=Comparison(
@@ -139,6 +153,9 @@ ATTEND = Exercise(
         ),
         "subtracts the largest absolute score: with negative scores every weight becomes 0": (
             _attend_abs_max
+        ),
+        "one largest score for all heads: a head far below it gets weights of 0 only": (
+            _attend_global_max
         ),
         "the softmax runs over the heads; it must run over the positions of each head": (
             lambda q, k, v: _mix(_scores(q, k) / np.sqrt(q.shape[-1]), v, axis=0)
@@ -334,6 +351,9 @@ UNCACHED = Exercise(
         "the prefix stops before the new row: a token must see itself as well": (
             _decode_with(lambda x, t: x[: max(t, 1)])
         ),
+        "x[: t] is empty in step 0: the prefix includes row t, so it is x[: t + 1]": (
+            _decode_with(lambda x, t: x[:t])
+        ),
         "right outputs, but each row is projected once: that is the cached version": decode_cached,
         "right outputs, but every step projects all n rows, also those that do not exist yet": (
             _project_all_rows
@@ -368,6 +388,11 @@ CACHED = Exercise(
     wrong={
         "right outputs, but the whole prefix is projected at every step: nothing is remembered": (
             decode_uncached
+        ),
+        "rows are joined along the heads (axis 0); tokens are axis 1": (
+            _cached_with(
+                lambda kept, new: new if kept is None else np.concatenate([kept, new], axis=0)
+            )
         ),
         "attends before the new row is joined: a token must see itself as well": (
             _cached_sees_only_past

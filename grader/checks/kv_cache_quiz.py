@@ -56,8 +56,8 @@ PREDICTIONS = (
         "`w_v` in all?",
         unit="",
         answer=lambda: float(kv_rows_uncached(12)),
-        because="The first step projects 1 key and 1 value, the last one 12 and 12: 2(1 + 2 + … + 12) = 12 · 13 = 156. With a "
-        "cache it is one key and one value a token: 24.",
+        because="The first step projects 1 key and 1 value, the last one 12 and 12: "
+        "2(1 + 2 + … + 12) = 12 · 13 = 156. With a cache it is one of each a token: 24.",
     ),
     Prediction(
         id="kv_mha_ratio",
@@ -76,9 +76,9 @@ PREDICTIONS = (
         unit="x",
         answer=step_ratio_bound,
         because="Without a cache a step runs 256 tokens in place of 1: about 200 times the "
-        "arithmetic. It does not take 200 times as long: the cached step is bound by reading every weight "
-        "once, and the long pass reads them once as well. The computed number is the ratio of the "
-        "two bounds on this machine.",
+        "arithmetic. It does not take 200 times as long: the cached step is bound by reading every "
+        "weight once, and the long pass reads them once as well. The computed number is the ratio "
+        "of the two bounds on this machine.",
     ),
     Prediction(
         id="kv_bidirectional",

@@ -1,4 +1,4 @@
-"""Lesson 04: the cache as a data structure, the sliding window, and generation with a cache."""
+"""The cache as a data structure: making room, storing, taking back (lesson 04)."""
 
 from __future__ import annotations
 
@@ -85,15 +85,19 @@ def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
     before = cache.keys
     cache.reserve(4)
     seen["4 tokens fit: the array is kept"] = cache.keys is before
+    cache.reserve(8)
+    seen["capacity after reserve(8) of 4"] = cache.capacity
     cache.reserve(9)
-    seen["capacity after reserve(9)"] = cache.capacity
+    seen["capacity after reserve(9) of 8"] = cache.capacity
+    cache.reserve(33)
+    seen["capacity after reserve(33) of 16"] = cache.capacity
     seen["values have room for"] = cache.values.shape[3]
     seen["number type"] = str(cache.keys.dtype)
     return {**seen, **_contents(cache)}
 
 
-def _regrow(capacity_for: Callable, place=slice(None), names=("keys", "values"), dtype=None):
-    """reserve with another capacity, or copying to another place."""
+def _regrow(capacity_for: Callable, copy=True, names=("keys", "values"), dtype=None):
+    """reserve with another capacity, without copying, of some arrays, or in another dtype."""
 
     def reserve(self, n_tokens):
         capacity = capacity_for(self.capacity, n_tokens)
@@ -102,9 +106,25 @@ def _regrow(capacity_for: Callable, place=slice(None), names=("keys", "values"),
         for name in names:
             old = getattr(self, name)
             new = np.zeros((*old.shape[:3], capacity, old.shape[4]), dtype or old.dtype)
-            if place is not None:
-                n = old.shape[3]
-                new[:, :, :, :n] = old if place == slice(None) else old[:, :, :, place]
+            if copy:
+                new[:, :, :, : old.shape[3]] = old
+            setattr(self, name, new)
+
+    return reserve
+
+
+def _reserve_copying(copied: str):
+    """reserve that copies one of the two arrays only."""
+
+    def reserve(self, n_tokens):
+        if n_tokens <= self.capacity:
+            return
+        capacity = _doubled(self.capacity, n_tokens)
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = np.zeros((*old.shape[:3], capacity, old.shape[4]), old.dtype)
+            if name == copied:
+                new[:, :, :, : old.shape[3]] = old
             setattr(self, name, new)
 
     return reserve
@@ -154,13 +174,21 @@ RESERVE = Exercise(
         "doubles once only, which is not always enough": with_method(
             reserve=_regrow(lambda capacity, n: capacity * 2 if n > capacity else capacity)
         ),
+        "doubles once too often where the tokens just fit": with_method(
+            reserve=_regrow(
+                lambda capacity, n: _doubled(capacity, n + 1) if n > capacity else capacity
+            )
+        ),
+        "the keys are copied over, the values are not": with_method(
+            reserve=_reserve_copying("keys")
+        ),
+        "the values are copied over, the keys are not": with_method(
+            reserve=_reserve_copying("values")
+        ),
         "allocates anew although the tokens fit": with_method(
             reserve=_regrow(lambda capacity, n: _doubled(capacity * 2, n))
         ),
-        "what was held is not copied over": with_method(reserve=_regrow(_doubled, place=None)),
-        "the old tokens are copied in reverse order": with_method(
-            reserve=_regrow(_doubled, place=slice(None, None, -1))
-        ),
+        "what was held is not copied over": with_method(reserve=_regrow(_doubled, copy=False)),
         "grows the keys but not the values": with_method(
             reserve=_regrow(_doubled, names=("keys",))
         ),
@@ -176,7 +204,8 @@ RESERVE = Exercise(
 
 
 def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
-    """A prefill of 3 tokens, a step of 1, a chunk of 2; then a step of a wrong shape."""
+    """A prefill of 3 tokens, a step of 1, a chunk of 2; two steps of layer 0 before layer 1 has
+    its own; then a step of a wrong shape."""
     cache, rows = _new(_only("append", answer), inputs, capacity=4)
     seen: dict[str, Any] = {}
     for T in (3, 1, 2):
@@ -187,13 +216,16 @@ def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
             for name, array in zip(("keys", "values"), pair, strict=True):
                 copy = array.copy() if isinstance(array, np.ndarray) else array
                 seen[f"{name} returned to layer {layer} after {T} new"] = copy
+    for layer in (0, 0, 1):
+        cache.append(layer, rows(1), rows(1))
+        seen[f"lengths after another token of layer {layer}"] = list(cache.lengths)
     one_head = rows(1)[:, :1]
     refused = _raised(lambda: cache.append(0, one_head, one_head))
     refused = refused and refused.kind
     return {**seen, **_contents(cache), "one KV head too few is refused with": refused}
 
 
-def _appender(start=None, stop=None, store=None, result=None, check=True, length=None):
+def _appender(start=None, store=None, result=None, check=True, length=None, reserve=True):
     """append with one step replaced."""
 
     def append(self, layer, k, v):
@@ -201,7 +233,8 @@ def _appender(start=None, stop=None, store=None, result=None, check=True, length
             self.require_fit(k, v)
         begin = start(self, layer) if start else self.lengths[layer]
         end = begin + k.shape[2]
-        self.reserve(end)
+        if reserve:
+            self.reserve(end)
         stored_k, stored_v = store(k, v) if store else (k, v)
         self.keys[layer, :, :, begin:end] = stored_k
         self.values[layer, :, :, begin:end] = stored_v
@@ -271,6 +304,10 @@ APPEND = Exercise(
         "one length for all layers: the second layer lands behind the first": _appender(
             start=lambda self, layer: max(self.lengths)
         ),
+        "starts at self.n_tokens, the shortest layer: use this layer's own length": _appender(
+            start=lambda self, layer: self.n_tokens
+        ),
+        "no room was made: call self.reserve(end) before storing": _appender(reserve=False),
         "the length grows by 1, however many tokens came": _appender(
             length=lambda self, layer, end: self.lengths[layer] + 1
         ),
@@ -297,6 +334,7 @@ def _drive_truncate(answer: type, inputs: Inputs) -> dict[str, Any]:
     _fill(cache, rows, 5, 1)
     cache.truncate(4)
     seen = {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
+    seen["capacity, which stays"] = [cache.keys.shape[3], cache.values.shape[3]]
     _fill(cache, rows, 1)
     seen |= {f"then, {name}": value for name, value in _contents(cache).items()}
     for n in (7, -1):
@@ -328,6 +366,14 @@ def _truncate_keeps_last(self, n_tokens):
     first = self.n_tokens - n_tokens
     for array in (self.keys, self.values):
         array[:, :, :, :n_tokens] = array[:, :, :, first : first + n_tokens].copy()
+    self.lengths = [n_tokens] * len(self.lengths)
+
+
+def _truncate_cuts(self, n_tokens):
+    if not 0 <= n_tokens <= self.n_tokens:
+        raise ValueError("out of range")
+    self.keys = self.keys[:, :, :, : max(n_tokens, 1)].copy()
+    self.values = self.values[:, :, :, : max(n_tokens, 1)].copy()
     self.lengths = [n_tokens] * len(self.lengths)
 
 
@@ -376,6 +422,9 @@ TRUNCATE = Exercise(
         ),
         "keeps one token too many": _truncater(
             lambda self, n: [min(n + 1, self.n_tokens)] * len(self.lengths)
+        ),
+        "the arrays are cut: the memory must stay allocated for the next append": with_method(
+            truncate=_truncate_cuts
         ),
         "an impossible length is accepted": _truncater(
             lambda self, n: [n] * len(self.lengths), check=False

@@ -41,7 +41,7 @@ ROOMY: Look = {"h_pad": 0.13, "wspace": 0.05}
 BELOW: Look = {"loc": "outside lower left", "handleheight": 1.2, "columnspacing": 1.6}
 
 
-def _shown(make: Callable[P, Drawn]) -> Callable[P, None]:
+def shown(make: Callable[P, Drawn]) -> Callable[P, None]:
     """The same with the same arguments, but shown in place of returned."""
 
     @wraps(make)
@@ -58,7 +58,7 @@ def _shown(make: Callable[P, Drawn]) -> Callable[P, None]:
 
 def work_triangle_figure(n_tokens: int = 8) -> Drawn:
     """What each decode step projects, without and with a cache. n_tokens: 2 to 12."""
-    _require_between("n_tokens", n_tokens, 2, 12)
+    require_between("n_tokens", n_tokens, 2, 12)
     n = n_tokens
     apply_style()
     figure, panels = plt.subplots(1, 2, figsize=(8, 5.15), layout=ConstrainedLayoutEngine(**ROOMY))
@@ -67,7 +67,7 @@ def work_triangle_figure(n_tokens: int = 8) -> Drawn:
     _work_panel(panels[1], n, "with a cache", True, f"2 × {n} = {2 * n} rows")
     new, kept = "key and value computed in this step (2 rows)", "remembered"
     figure.legend(handles=[Patch(label=new, **NEW), Patch(label=kept, **KEPT)], ncols=2, **BELOW)
-    counts = _series([2 * (t + 1) for t in range(n)])
+    counts = listed([2 * (t + 1) for t in range(n)])
     return figure, (
         f"Two grids, one row for each of {n} decode steps, one column for each token. Without a "
         "cache, step t computes the keys and values of tokens 0 to t again, a filled triangle: "
@@ -131,15 +131,15 @@ def step_times_figure(
     said = [_curve(label, lengths, seconds, lower) for label, _, seconds, lower in curves]
     return figure, (
         f"Measured time of one decode step on {device}, on logarithmic axes, lower bounds as "
-        f"dashed lines. {' '.join(said)} At {_tokens(lengths[-1])} a step without a cache takes "
+        f"dashed lines. {' '.join(said)} At {token_count(lengths[-1])} a step without one takes "
         f"{without_s[-1] / with_s[-1]:,.1f} times as long as one with it."
     )
 
 
 def _curve(label: str, lengths: Sequence[int], seconds: Numbers, lower: Numbers) -> str:
     return (
-        f"{label.capitalize()}: {format_seconds(seconds[0])} at {_tokens(lengths[0])}, "
-        f"{format_seconds(seconds[-1])} at {_tokens(lengths[-1])} "
+        f"{label.capitalize()}: {format_seconds(seconds[0])} at {token_count(lengths[0])}, "
+        f"{format_seconds(seconds[-1])} at {token_count(lengths[-1])} "
         f"(lower bound there {format_seconds(lower[-1])})."
     )
 
@@ -207,9 +207,9 @@ def _bytes_grown_alt(
     levels = list(dict.fromkeys(f"{r:,.3g}" for r in room))
     return (
         "Bytes of keys and values against tokens in the cache. "
-        f"Measured: {measured[0]:,.3g} {unit} at {_tokens(n_tokens[0])}, "
-        f"{measured[-1]:,.3g} {unit} at {_tokens(n_tokens[-1])}, {agrees}. "
-        f"The memory allocated is a staircase: {_series(levels)} {unit}."
+        f"Measured: {measured[0]:,.3g} {unit} at {token_count(n_tokens[0])}, "
+        f"{measured[-1]:,.3g} {unit} at {token_count(n_tokens[-1])}, {agrees}. "
+        f"The memory allocated is a staircase: {listed(levels)} {unit}."
     )
 
 
@@ -225,7 +225,7 @@ def _binary(n_bytes: float) -> tuple[float, str]:
 def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     """Largest change of a past key when one token is added, layer by layer (at most 12)."""
     _require_numbers({"causal": causal, "bidirectional": bidirectional}, or_zero=True)
-    _require_between("the number of layers", len(causal), 1, 12)
+    require_between("the number of layers", len(causal), 1, 12)
     title = "One token is added: how far do the past keys move?"
     y = "largest change of a past key (absolute)"
     figure, plot = axes(title, "layer (number)", y, size=(7.6, 4.6))
@@ -241,8 +241,8 @@ def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     figure.legend(ncols=2, **BELOW)
     return figure, (
         "Bars: the largest change of a past key when one token is added, layer by layer from 0. "
-        f"Causal attention: {_series([_short(v) for v in causal])}. Bidirectional attention: "
-        f"{_series([_short(v) for v in bidirectional])}."
+        f"Causal attention: {listed([_short(v) for v in causal])}. Bidirectional attention: "
+        f"{listed([_short(v) for v in bidirectional])}."
     )
 
 
@@ -263,10 +263,10 @@ def _short(value: float) -> str:
 
 def ring_slots_figure(window: int, n_tokens: int) -> Drawn:
     """What each slot of the ring holds, token by token. window: 2 to 8, n_tokens: 3 to 16."""
-    _require_between("window", window, 2, 8)
-    _require_between("n_tokens", n_tokens, 3, 16)
+    require_between("window", window, 2, 8)
+    require_between("n_tokens", n_tokens, 3, 16)
     apply_style()
-    last = window + max(4.4, 0.19 * len(_series(_held(n_tokens - 1, window))) + 0.6)
+    last = window + max(4.4, 0.19 * len(listed(_held(n_tokens - 1, window))) + 0.6)
     size = (0.8 + 0.41 * (last + 3.4), 1.75 + 0.42 * n_tokens)  # 0.41 inch a cell
     figure, plot = plt.subplots(figsize=size, layout=ConstrainedLayoutEngine(**ROOMY))
     title = f"A ring of {window} slots: token p goes to slot p mod {window}"
@@ -289,7 +289,7 @@ def _ring_row(plot: Axes, newest: int, window: int, last: float) -> None:
         _cell(plot, newest, token % window, NEW if token == newest else HELD, str(token))
     for slot in range(len(held), window):
         _cell(plot, newest, slot, EMPTY)
-    plot.text(window, newest, _series(held), va="center", fontsize=12)
+    plot.text(window, newest, listed(held), va="center", fontsize=12)
     gone = newest - window if newest >= window else "–"
     plot.text(last, newest, str(gone), va="center", fontsize=12)
 
@@ -307,8 +307,8 @@ def _ring_alt(window: int, n_tokens: int) -> str:
     return (
         f"A grid, one row after each new token, one column for each of {window} slots; token p "
         f"lies in slot p mod {window}. {first if newest >= window else ''}After token {newest} the "
-        f"slots from 0 on hold tokens {_series(by_slot)}; "
-        f"the newest is in slot {newest % window}; oldest to newest: {_series(held)}."
+        f"slots from 0 on hold tokens {listed(by_slot)}; "
+        f"the newest is in slot {newest % window}; oldest to newest: {listed(held)}."
     )
 
 
@@ -343,11 +343,11 @@ def _kib(value: float) -> str:
 # ---- shared ------------------------------------------------------------------------------------
 
 
-def _series(values: Sequence[object]) -> str:
+def listed(values: Sequence[object]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def _tokens(n: int) -> str:
+def token_count(n: int) -> str:
     return f"{n:,} token{'s' if n != 1 else ''}"
 
 
@@ -380,7 +380,7 @@ def _head(plot: Axes, column: float, text: str, ha: str = "left") -> None:
     plot.annotate(text, (column, -0.5), (0, 3), fontsize=12, weight="bold", **look)
 
 
-def _require_between(name: str, value: int, low: int, high: int) -> None:
+def require_between(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise ValueError(f"{name}={value} must be from {low} to {high}, to stay readable")
 
@@ -397,9 +397,9 @@ def _require_numbers(series: dict[str, Any], or_zero: bool = False) -> None:
                 raise ValueError(f"{name} holds {value!r}; every number must be {least}")
 
 
-work_triangle = _shown(work_triangle_figure)
-step_times = _shown(step_times_figure)
-bytes_grown = _shown(bytes_grown_figure)
-drift_bars = _shown(drift_bars_figure)
-ring_slots = _shown(ring_slots_figure)
-model_bars = _shown(model_bars_figure)
+work_triangle = shown(work_triangle_figure)
+step_times = shown(step_times_figure)
+bytes_grown = shown(bytes_grown_figure)
+drift_bars = shown(drift_bars_figure)
+ring_slots = shown(ring_slots_figure)
+model_bars = shown(model_bars_figure)
