@@ -131,8 +131,8 @@ def step_times_figure(
     said = [_curve(label, lengths, seconds, lower) for label, _, seconds, lower in curves]
     return figure, (
         f"Measured time of one decode step on {device}, on logarithmic axes, lower bounds as "
-        f"dashed lines. {' '.join(said)} At {token_count(lengths[-1])} a step without one takes "
-        f"{without_s[-1] / with_s[-1]:,.1f} times as long as one with it."
+        f"dashed lines. {' '.join(said)} At {token_count(lengths[-1])} a step without a cache "
+        f"takes {without_s[-1] / with_s[-1]:,.1f} times as long as one with it."
     )
 
 
