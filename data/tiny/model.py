@@ -62,12 +62,15 @@ class Attention(nn.Module):
             for p in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate(q, *rope), rotate(k, *rope)
-        if past is not None:  # one new token, which may see all
+        group = self.s.n_heads // self.s.n_kv_heads
+        if past is None:
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:  # one new token, which may see all: a group's query heads stand in for many tokens
             k, v = torch.cat([past[i][0], k], dim=2), torch.cat([past[i][1], v], dim=2)
             past[i] = (k, v)
-        group = self.s.n_heads // self.s.n_kv_heads
-        k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
+            q = q.view(B, self.s.n_kv_heads, group, self.s.d_head)
+            out = F.scaled_dot_product_attention(q, k, v).view(B, -1, 1, self.s.d_head)
         return self.o_proj(out.transpose(1, 2).reshape(B, T, -1))
 
 

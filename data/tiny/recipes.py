@@ -36,12 +36,12 @@ class Recipe:
 VOCAB_SIZE = 2048
 
 RECIPES = {
-    "target": Recipe("target", Sizes(6, 256, 8, 2, 704, VOCAB_SIZE), seed=1, n_steps=700),
+    "target": Recipe("target", Sizes(6, 256, 8, 2, 704, VOCAB_SIZE), seed=1, n_steps=500),
     "moe": Recipe(
-        "moe", Sizes(4, 192, 6, 2, 160, VOCAB_SIZE, 8), seed=2, n_steps=700, balance=0.005
+        "moe", Sizes(4, 192, 6, 2, 160, VOCAB_SIZE, 8), seed=2, n_steps=600, balance=0.005
     ),
     "draft": Recipe(
-        "draft", Sizes(2, 128, 4, 2, 320, VOCAB_SIZE), seed=3, n_steps=800, teacher="target"
+        "draft", Sizes(2, 128, 4, 2, 320, VOCAB_SIZE), seed=3, n_steps=600, teacher="target"
     ),
 }
 

@@ -1,5 +1,6 @@
 """Text written by a model: for the draft to learn from, and for the model cards."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -13,17 +14,16 @@ from .recipes import Recipe
 
 
 @torch.no_grad()
-def continue_windows(
+def continue_rows(
     model: Decoder, first: Tensor, n_tokens: int, rng: torch.Generator, temperature: float = 1.0
 ) -> Tensor:
     """Sample n_tokens more for each row: (B, T) -> (B, T + n_tokens). Temperature 0 is greedy."""
     past = model.empty_past(len(first))
-    for t in range(first.shape[1]):  # one by one: a prompt is short here
-        logits = model(first[:, t : t + 1], past)[:, -1]
-    rows = [first]
-    for _ in range(n_tokens):
-        rows.append(_draw(logits, temperature, rng))
+    rows = [first[:, :1]]
+    for t in range(1, first.shape[1] + n_tokens):
         logits = model(rows[-1], past)[:, -1]
+        given = t < first.shape[1]
+        rows.append(first[:, t : t + 1] if given else _draw(logits, temperature, rng))
     return torch.cat(rows, dim=1)
 
 
@@ -33,22 +33,30 @@ def _draw(logits: Tensor, temperature: float, rng: torch.Generator) -> Tensor:
     return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=rng)
 
 
-def write_windows(teacher: Decoder, recipe: Recipe, file: Path, at_once: int = 64) -> np.ndarray:
+def write_windows(teacher: Decoder, recipe: Recipe, work: Path, at_once: int = 128) -> np.ndarray:
     """recipe.n_written windows sampled at temperature 1, each from the end-of-text token on.
 
-    -> (n_written, context + 1). Kept in `file`, so that a resumed run reads the same.
+    -> (n_written, context + 1). Kept in `work` under the hash of teacher and recipe, so that a
+    resumed run reads the same.
     """
+    file = work / f"{recipe.teacher}-wrote-{_fingerprint(teacher, recipe)}.npy"
     if file.exists():
         return np.load(file)
     rng = torch.Generator().manual_seed(recipe.seed)
-    batches = []
-    n_batches = -(-recipe.n_written // at_once)
-    for _ in tqdm(range(n_batches), desc=f"{recipe.teacher} writes", unit="batch"):
-        first = torch.zeros(min(at_once, recipe.n_written), 1, dtype=torch.int64)
-        # The last token is drawn from a full context, so one more is never fed.
-        batches.append(continue_windows(teacher, first, recipe.context, rng))
-    written = torch.cat(batches)[: recipe.n_written].numpy().astype(np.uint16)
-    part = file.with_suffix(".part.npy")
+    sizes = [min(at_once, recipe.n_written - i) for i in range(0, recipe.n_written, at_once)]
+    batches = [
+        continue_rows(teacher, torch.zeros(size, 1, dtype=torch.int64), recipe.context, rng)
+        for size in tqdm(sizes, desc=f"{recipe.teacher} writes for the draft", unit="batch")
+    ]
+    written = torch.cat(batches).numpy().astype(np.uint16)
+    part = file.with_name(file.stem + ".part.npy")
     np.save(part, written)
     os.replace(part, file)
     return written
+
+
+def _fingerprint(teacher: Decoder, recipe: Recipe) -> str:
+    digest = hashlib.sha256(repr((recipe.seed, recipe.n_written, recipe.context)).encode())
+    for parameter in teacher.parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()[:12]

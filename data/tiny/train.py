@@ -4,13 +4,15 @@
     python -m data.tiny.train moe                 only one
     python -m data.tiny.train --rehearsal ...     the same code at a size that takes seconds
 
-Checkpoints go to data/tiny/.work; a run that was interrupted goes on where the last one was
-written and ends in the same weights. The finished models are written by export.py.
+Checkpoints go to data/tiny/.work; a run that was interrupted goes on from the last one and ends in
+the same weights. A finished model is written by export.py and not trained again while its
+checkpoint is there.
 """
 
 import argparse
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from .corpus import (
     train_tokenizer,
     training_scenes,
 )
+from .export import Finished, measure, rounded, write_model, write_text
 from .model import Decoder
 from .muon import Muon
 from .recipes import RECIPES, VOCAB_SIZE, Recipe, rehearsal
@@ -118,6 +121,7 @@ def rate_share(recipe: Recipe, step: int) -> float:
 class Run:
     """A model in training: what a checkpoint holds."""
 
+    recipe: Recipe
     model: Decoder
     optimizers: list[torch.optim.Optimizer]
     step: int = 0
@@ -126,6 +130,7 @@ class Run:
     def save(self, path: Path) -> None:
         """Write the whole state beside `path`, then put it in place in one go."""
         state = {
+            "recipe": repr(self.recipe),
             "model": self.model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "step": self.step,
@@ -135,7 +140,13 @@ class Run:
         os.replace(path.with_suffix(".part"), path)
 
     def load(self, path: Path) -> None:
+        """Raises ValueError for a checkpoint of another recipe."""
         state = torch.load(path, weights_only=True)
+        if state["recipe"] != repr(self.recipe):
+            raise ValueError(
+                f"{path} was trained by another recipe ({state['recipe']}); needed: "
+                f"{self.recipe!r}; delete it to begin anew"
+            )
         self.model.load_state_dict(state["model"])
         for optimizer, held in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(held)
@@ -148,7 +159,7 @@ def train(
     """Run or resume one training; stop_after ends it at that step without a checkpoint."""
     model = Decoder(recipe.sizes)
     model.initialise(recipe.seed)
-    run = Run(model, make_optimizers(model, recipe))
+    run = Run(recipe, model, make_optimizers(model, recipe))
     checkpoint = work / f"{recipe.name}.pt"
     if checkpoint.exists():
         run.load(checkpoint)
@@ -195,7 +206,7 @@ def train_on_teacher(
     recipe: Recipe, corpus: Corpus, work: Path, stop_after: int | None, teacher: Decoder
 ) -> Run:
     """Learn the teacher's probabilities, on the plays and on text that the teacher wrote."""
-    written = write_windows(teacher, recipe, work / f"{recipe.teacher}-wrote.npy")
+    written = write_windows(teacher, recipe, work)
     n_written = round(recipe.batch * recipe.teacher_text)
 
     def loss_of(model: Decoder, step: int) -> Tensor:
@@ -222,7 +233,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run = train_on_teacher(recipe, corpus, options.work, options.stop_after, teacher)
         else:
             run = train_on_text(recipe, corpus, options.work, options.stop_after)
-        print(f"{name}: {run.step} steps in {run.seconds:.0f} s")
+        export(run, corpus, options, recipes)
+
+
+def export(
+    run: Run, corpus: Corpus, options: argparse.Namespace, recipes: dict[str, Recipe]
+) -> None:
+    """Write one finished model, and the held-out text that its card speaks of."""
+    recipe = run.recipe
+    done = Finished(recipe, rounded(run.model), run.step, run.seconds)
+    target = None
+    if recipe.teacher:
+        trained = train_on_text(recipes[recipe.teacher], corpus, options.work, None)
+        target = rounded(trained.model)
+    facts = measure(done, corpus.tokenizer, corpus.held_out, target)
+    write_model(options.out, done, corpus.tokenizer, facts)
+    if not options.rehearsal:
+        write_text(options.out / "heldout.txt", corpus.held_out)
+    print(f"{recipe.name}: {run.step} steps in {run.seconds:.0f} s; {facts}")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -241,4 +269,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("Interrupted. The same command goes on from the last checkpoint.")
