@@ -7,6 +7,7 @@
 #   make lab PIP_ARGS="--proxy ..."   extra arguments for pip
 #   make lab ARGS="--no-browser"      extra arguments for `inferlab lab`
 #   make test ARGS="-k store"         extra arguments for pytest
+#   make train-tiny ARGS=moe          only one of the small models
 
 PYTHON   ?= python3
 PIP_ARGS ?=
@@ -19,7 +20,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python
+.PHONY: help lab test build lint lock clean env check-python train-tiny
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo "make test   make the environment, run every test"
 	@echo "make build  build solutions/ and notebooks/ from src/ and grader/"
 	@echo "make lint   ruff check, ruff format --check, mypy"
+	@echo "make train-tiny  train the small models of data/tiny again (under 30 minutes each)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -51,6 +53,10 @@ lint: env
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+train-tiny: env
+	@echo "== inferlab: training the small models of data/tiny; interrupt it and it goes on later"
+	@$(PY) -m data.tiny.train $(ARGS)
 
 # The stamp holds the folder's path: an environment does not survive being moved.
 env:

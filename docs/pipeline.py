@@ -71,7 +71,8 @@ ARROWS = (
 
 def draw(path: Path) -> None:
     """Write the picture; the same bytes each time."""
-    with plt.rc_context({"svg.hashsalt": "inferlab", "font.size": 9.5}):
+    own = {"svg.hashsalt": "inferlab", "font.size": 9.5}
+    with plt.style.context("default"), plt.rc_context(own):
         figure, axes = plt.subplots(figsize=(11, 5))
         axes.set(xlim=(-0.2, 13.7), ylim=(-0.3, 6.4))
         axes.axis("off")

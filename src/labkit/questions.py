@@ -255,7 +255,8 @@ def _without_noun(question: Question, given: Any) -> Any:
 def _unit_trouble(question: Question, quantity: units.Quantity, given: Any) -> str:
     if quantity.kind == question.kind:
         return ""
-    if quantity.kind == "" and question.kind in units.NO_UNIT_NEEDED:
+    kinds = {quantity.kind, question.kind}
+    if "" in kinds and kinds <= units.NO_UNIT_NEEDED:
         return ""
     asked = f'such as "12.5 {question.unit}"' if question.kind else "such as 1234"
     if quantity.kind == "":
