@@ -1,4 +1,4 @@
-"""All exercises, predictions and questions; each module in grader.checks adds its own."""
+"""All exercises, predictions and questions; each package in grader.checks adds its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def exercises(lesson: str | None = None) -> tuple[Exercise, ...]:
     return tuple(
         exercise
         for module in _modules()
-        for exercise in getattr(module, "EXERCISES", ())
+        for exercise in module.EXERCISES
         if lesson in (None, exercise.lesson)
     )
 
@@ -41,9 +41,7 @@ def exercise(exercise_id: str) -> Exercise:
 
 
 def predictions(lesson: str | None = None) -> tuple[Prediction, ...]:
-    return tuple(
-        p for m in _modules() for p in getattr(m, "PREDICTIONS", ()) if lesson in (None, m.LESSON)
-    )
+    return tuple(p for m in _modules() for p in m.PREDICTIONS if lesson in (None, m.LESSON))
 
 
 def prediction(prediction_id: str) -> Prediction:
@@ -54,6 +52,4 @@ def prediction(prediction_id: str) -> Prediction:
 
 
 def questions(lesson: str | None = None) -> tuple[Question, ...]:
-    return tuple(
-        q for m in _modules() for q in getattr(m, "QUESTIONS", ()) if lesson in (None, m.LESSON)
-    )
+    return tuple(q for m in _modules() for q in m.QUESTIONS if lesson in (None, m.LESSON))

@@ -11,7 +11,7 @@ import jupytext
 import pytest
 
 from grader import registry
-from grader.checks.kv_cache_quiz import decode_steps, kv_rows_cached, kv_rows_uncached
+from grader.checks.kv_cache.quiz import decode_steps, kv_rows_cached, kv_rows_uncached
 from inferlab.cost import forward_flops, step_bound_s
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch, longest_context

@@ -183,7 +183,7 @@ def take_step(
 ) -> float:
     """One step of both optimizers; -> the loss before it."""
     loss = loss_of(run.model)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
     for optimizer, rate in zip(run.optimizers, rates, strict=True):
         for group in optimizer.param_groups:

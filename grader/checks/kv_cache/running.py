@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from grader.checks.kv_cache.lesson import LESSON
 from grader.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
 from inferlab.kv_cache import SlidingWindowCache, generate_cached
 from inferlab.model import Model
 from inferlab.weights import random_weights
-
-LESSON = "04_kv_cache"
 
 # ---- sliding window -----------------------------------------------------------------------------
 
@@ -322,5 +321,3 @@ GENERATE = Exercise(
         "recursion": _generate_recursive,
     },
 )
-
-EXERCISES = (RING, GENERATE)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from grader.checks.kv_cache.lesson import LESSON
 from grader.compare import Raised
 from grader.exercise import Exercise, Inputs
 from inferlab.kv_cache import KVCache
-
-LESSON = "04_kv_cache"
 
 # ---- KVCache: the part under judgement is the learner's, the other methods are the reference's --
 
@@ -435,4 +434,3 @@ TRUNCATE = Exercise(
         "layer by layer": with_method(truncate=_truncate_loop),
     },
 )
-EXERCISES = (RESERVE, APPEND, TRUNCATE)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from grader.checks.kv_cache.lesson import LESSON
 from grader.compare import Comparison
 from grader.exercise import Case, Exercise, Inputs
 from inferlab.kv_cache import AttentionLayer, attend_one, decode_cached, decode_uncached
-
-LESSON = "04_kv_cache"
 
 # ---- attend_one ---------------------------------------------------------------------------------
 
@@ -418,5 +417,3 @@ CACHED = Exercise(
         ),
     },
 )
-
-EXERCISES = (ATTEND, UNCACHED, CACHED)

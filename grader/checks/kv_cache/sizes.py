@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from grader.checks.kv_cache.lesson import LESSON
 from grader.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch, longest_context
-
-LESSON = "04_kv_cache"
 
 
 def _config(n_layers: int, n_heads: int, n_kv_heads: int, d_head: int, d_model: int) -> ModelConfig:
@@ -391,5 +390,3 @@ CONTEXT = Exercise(
         "a search for the last token that fits": _context(_counting_up),
     },
 )
-
-EXERCISES = (PER_TOKEN, CACHE_BYTES, BATCH, CONTEXT)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from grader.checks.kv_cache.lesson import LESSON
 from inferlab.config import ModelConfig
 from inferlab.cost import step_bound_s
 from inferlab.data import model_preset
@@ -14,7 +15,6 @@ from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch
 from labkit.predictions import Prediction
 from labkit.questions import Question
 
-LESSON = "04_kv_cache"
 STEP_TOKENS = 256  # length at which the lesson times one step with a cache and one without
 
 
