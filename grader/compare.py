@@ -24,6 +24,12 @@ class Raised:
     message: str = ""
 
 
+def raised(error: BaseException) -> Raised:
+    """The observation of an error; a subclass of ValueError counts as one."""
+    kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+    return Raised(kind, str(error))
+
+
 @dataclass(frozen=True)
 class Difference:
     """The first thing that differs. kind: type, shape, dtype, value, nan, raised or length."""
@@ -154,15 +160,16 @@ class Comparison:
 
 def as_array(value: Any) -> np.ndarray | None:
     """Arrays, torch tensors, and nested lists of numbers, as an array; None for the rest."""
-    if hasattr(value, "detach"):  # a torch tensor, on whatever device
-        value = value.detach().cpu().numpy()
-    if isinstance(value, (list, tuple, np.ndarray, int, float, np.number)):
-        try:
-            array = np.asarray(value)
-        except ValueError:  # ragged
+    try:
+        if hasattr(value, "detach"):  # a torch tensor, on whatever device
+            value = value.detach().cpu().numpy()
+        if not isinstance(value, (list, tuple, np.ndarray, int, float, np.number)):
             return None
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):  # ragged, bfloat16, sparse, a list of tensors
+        return None
+    else:
         return array if array.dtype.kind in "fiub" else None
-    return None
 
 
 def as_number(value: Any) -> float | int | None:
@@ -187,10 +194,13 @@ def show(value: Any) -> str:
     if isinstance(value, (bool, np.bool_)):
         return str(bool(value))
     if isinstance(value, (int, np.integer)):
-        return f"{int(value):,}"
+        return f"{int(value):,}" if abs(int(value)) < 10**30 else "a number of 30 digits or more"
     if isinstance(value, (float, np.floating)):
         return f"{float(value):.6g}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -216,7 +226,13 @@ def _exact(expected: Any, got: Any, where: str) -> Difference | None:
             return _wrong_type("a whole number", got, where)
         if isinstance(number, float) and number == expected:
             line = f"{where}expected the int {show(expected)}   got the float {number!r}"
-            return Difference("dtype", (line, "  // gives whole numbers, / gives floats"))
+            return Difference(
+                "dtype",
+                (
+                    line,
+                    "  // gives whole numbers, / gives floats; a float // stays a float: int(...)",
+                ),
+            )
         same = number == expected
         got = number
     else:
@@ -257,9 +273,11 @@ def _ratio(expected: Any, got: Any) -> str:
     numbers = (int, float, np.number)
     if not isinstance(expected, numbers) or not isinstance(got, numbers):
         return ""
-    if expected == 0 or not math.isfinite(got) or not math.isfinite(expected):
+    if expected == 0 or (isinstance(got, int) and got.bit_length() > 1000):
         return ""
-    ratio = got / expected
+    if not math.isfinite(got) or not math.isfinite(expected):
+        return ""
+    ratio = float(got) / float(expected)
     if ratio <= 0 or 0.99 < ratio < 1.01:
         return ""
     return f"   ({ratio:.3g}x the right value)"

@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def check(target: Any, *, hidden: bool = False) -> None:
     or validated, and always with hidden=True, CheckFailed is raised unless the verdict is passed.
     """
     namespace = sys._getframe(1).f_globals
-    verdicts = [_judged(exercise, namespace, hidden) for exercise in _exercises_of(target)]
+    exercises = _exercises_of(target, namespace)
+    verdicts = [_judged(exercise, namespace, hidden) for exercise in exercises]
     report(verdicts, must_pass=hidden)
 
 
@@ -67,8 +69,9 @@ def graded() -> bool:
     return bool(os.environ.get("NBGRADER_EXECUTION"))
 
 
-def _exercises_of(target: Any) -> list[Exercise]:
-    name = target if isinstance(target, str) else getattr(target, "__name__", None)
+def _exercises_of(target: Any, namespace: Mapping[str, Any] | None = None) -> list[Exercise]:
+    """The exercises that a name, function, class or method stands for."""
+    name = target if isinstance(target, str) else _name_of(target, namespace or {})
     if name is None:
         raise ValueError(
             f'check needs the name of an exercise, such as "kv_cache_bytes", or what you wrote; '
@@ -78,6 +81,13 @@ def _exercises_of(target: Any) -> list[Exercise]:
         raise ValueError(f"{name} is a question; it is checked by answers.check, without hints")
     parts = [e for e in registry.exercises() if e.name == name]
     return parts or [registry.exercise(name)]
+
+
+def _name_of(target: Any, namespace: Mapping[str, Any]) -> str | None:
+    """The exercise that the caller keeps this object under; else the object's own name."""
+    known = {e.name for e in registry.exercises()}
+    bound = (name for name in known if namespace.get(name) is target)
+    return next(bound, getattr(target, "__qualname__", None))
 
 
 def _judged(exercise: Exercise, namespace: Mapping[str, Any], hidden: bool) -> Verdict:
@@ -98,15 +108,12 @@ def _judged(exercise: Exercise, namespace: Mapping[str, Any], hidden: bool) -> V
 
 
 def _blame_parts(verdict: Verdict, exercise: Exercise, namespace: Mapping[str, Any]) -> Verdict:
-    """When something it calls is wrong itself, say so: that is to be mended first."""
+    """When something it is meant to call is wrong itself, say so: that is to be mended first."""
     for name in exercise.uses:
         part = registry.exercise(name)
-        answer = namespace.get(part.name)
-        if answer is None or not judge(part, answer).passed:
-            advice = f"it calls {name}, which does not pass its own check: begin there"
-            return Verdict(
-                verdict.exercise, verdict.outcome, verdict.case, verdict.lines, "", advice
-            )
+        if part.name in namespace and not judge(part, namespace[part.name]).passed:
+            advice = f"it is meant to call {name}, which does not pass its own check: begin there"
+            return replace(verdict, next_step=advice)
     return verdict
 
 

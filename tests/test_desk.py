@@ -103,7 +103,7 @@ def kv_cache_bytes(config, n_tokens, n_sequences=1, bytes_per_number=2):
     return n_sequences * n_tokens * kv_bytes_per_token(config, bytes_per_number)
 """
     cell(WRONG + caller + 'check("kv_cache_bytes")')
-    assert "calls kv_bytes_per_token, which does not pass" in capsys.readouterr().out
+    assert "meant to call kv_bytes_per_token, which does not pass" in capsys.readouterr().out
 
 
 def test_an_unknown_exercise_lists_those_that_exist():
@@ -177,3 +177,25 @@ def test_each_verdict_is_noted_and_written_for_inferlab_check(tmp_path, monkeypa
     out = capsys.readouterr().out
     assert "1 of 21 passed, 1 of 34 points" in out
     assert "next: " in out
+
+
+def test_whatever_a_right_answer_is_kept_in_check_finds_it(capsys):
+    source = RIGHT + "from functools import partial\n"
+    for bind in (
+        "kv_bytes_per_token = partial(kv_bytes_per_token)",
+        "right = kv_bytes_per_token\nkv_bytes_per_token = lambda *a, **k: right(*a, **k)",
+    ):
+        cell(f"{source}{bind}\ncheck(kv_bytes_per_token)")
+        assert "kv_bytes_per_token   ✓ passed" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="needs the name of an exercise"):
+        cell("check(3)")
+    with pytest.raises(ValueError, match="is a question"):
+        cell('hint("kv_q_rows")')
+
+
+def test_a_changed_parameter_name_is_told(capsys):
+    cell(
+        RIGHT.replace("(config, ", "(cfg, ").replace("config.", "cfg.")
+        + 'check("kv_bytes_per_token")'
+    )
+    assert "the parameters' names are part of the statement" in capsys.readouterr().out

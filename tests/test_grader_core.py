@@ -403,3 +403,60 @@ def test_where_it_raised_is_told_in_the_learners_own_line():
     assert "raised ValueError: cannot reshape" in verdict.text()
     assert "at your line" in verdict.text()
     assert "lambda x: x.reshape(2, 2)" in verdict.text()
+
+
+def test_one_twin_on_one_case_is_not_believed():
+    one = exercise(
+        lambda n: n**2, (given("two", n=2), given("three", n=3)), wrong={"zero": lambda n: 0}
+    )
+    assert judge(one, lambda n: 0 if n == 2 else 1).diagnosis == ""
+    assert judge(one, lambda n: 0).diagnosis == "zero"
+
+
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Unprintable(),
+        torch.zeros(3, dtype=torch.bfloat16),
+        torch.eye(3).to_sparse(),
+        [torch.ones(1, requires_grad=True)] * 3,
+        10**5000,
+        object,
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_result_whatever_breaks_the_judge(value):
+    assert judge(exercise(double), lambda x: value).outcome is Outcome.FAILED
+    whole = exercise(lambda n: 7 * n, (given("n = 3", n=3),))
+    assert judge(whole, lambda n: value).outcome is Outcome.FAILED
+
+
+def test_numpy_set_to_raise_does_not_break_the_reference():
+    one = exercise(lambda x: np.exp(-x * 1000), (given("x", x=np.ones(2)),))
+    with np.errstate(all="raise"):
+        assert judge(one, lambda x: np.exp(-1000 * x)).passed
+
+
+def test_a_subclass_of_the_error_that_is_asked_for_will_do():
+    class OutOfRange(ValueError):
+        pass
+
+    def strict(x):
+        raise OutOfRange("no")
+
+    def reference(x):
+        raise ValueError(f"x must be positive, given {x}")
+
+    assert judge(exercise(reference, (given("-1", x=-1),)), strict).passed
+
+
+def test_not_implemented_by_a_library_is_a_failure():
+    def answer(x):
+        raise NotImplementedError("softmax is not implemented for Long")
+
+    assert judge(exercise(double), answer).outcome is Outcome.FAILED

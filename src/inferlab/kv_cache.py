@@ -221,9 +221,12 @@ class SlidingWindowCache:
         self.n_seen = 0  # tokens appended since the start; the next one has this position
 
     def append(self, k: np.ndarray, v: np.ndarray) -> None:
-        """Store one token: the token at position p goes to slot p mod window.
+        """Store one token, in place of the oldest when the ring is full.
 
-        k, v: (n_kv_heads, d_head). Count it in self.n_seen.
+        In a ring the token at position p takes slot p mod window. Count it in self.n_seen. Copy
+        the numbers: the caller may use k and v again.
+
+        k, v: (n_kv_heads, d_head)
         """
         slot = self.n_seen % self.window
         self.keys[:, slot] = k

@@ -126,6 +126,7 @@ ATTEND = Exercise(
         Case("scores in the thousands", lambda: _scaled(3000.0)),
         Case("all scores near -900", _all_negative),
         Case("one head's scores far below the other's", _heads_apart),
+        Case("one head, one key", lambda: _attend_inputs(np.random.default_rng(4), 1, 1, 4)),
     ),
     draw=_draw_attend,
     comparison=Comparison(
@@ -178,24 +179,55 @@ ATTEND = Exercise(
 # ---- decoding with and without a cache ----------------------------------------------------------
 
 
+class WatchedLayer(AttentionLayer):
+    """Has worked before, and remembers how many rows each call projected."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.n_kv_rows = 100
+        self.calls: list[int] = []
+
+    def key(self, x: np.ndarray) -> np.ndarray:
+        self.calls.append(len(x))
+        return super().key(x)
+
+    def value(self, x: np.ndarray) -> np.ndarray:
+        self.calls.append(len(x))
+        return super().value(x)
+
+
 def _draw_decode(rng: np.random.Generator) -> Inputs:
     n, n_heads, d_head, d_model = (int(rng.integers(*span)) for span in DECODE_SPANS)
     w = rng.normal(size=(3, d_model, n_heads * d_head)) / np.sqrt(d_model)
-    return {"x": rng.normal(size=(n, d_model)), "layer": AttentionLayer(w[0], w[1], w[2], n_heads)}
+    return {"x": rng.normal(size=(n, d_model)), "layer": WatchedLayer(w[0], w[1], w[2], n_heads)}
 
 
 DECODE_SPANS = ((5, 9), (2, 4), (3, 6), (7, 12))  # n, n_heads, d_head, d_model
 
 
-def _twelve_tokens() -> Inputs:
-    rng = np.random.default_rng(12)
+def _tokens(n: int, n_heads: int) -> Inputs:
+    rng = np.random.default_rng(n)
     w = rng.normal(size=(3, 8, 8)) / np.sqrt(8)
-    return {"x": rng.normal(size=(12, 8)), "layer": AttentionLayer(w[0], w[1], w[2], 2)}
+    return {"x": rng.normal(size=(n, 8)), "layer": WatchedLayer(w[0], w[1], w[2], n_heads)}
+
+
+def _twelve_tokens() -> Inputs:
+    return _tokens(12, 2)
 
 
 def _drive_decode(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    outputs = answer(**inputs)
-    return {"outputs": outputs, "rows through w_k and w_v": inputs["layer"].n_kv_rows}
+    x, layer = inputs["x"], inputs["layer"]
+    weights = [w.copy() for w in (layer.w_q, layer.w_k, layer.w_v)]
+    seen = {"outputs": answer(x=x, layer=layer), "rows through w_k and w_v": layer.n_kv_rows - 100}
+    seen["the first 3 rows again, same layer"] = answer(x=x[:3], layer=layer)
+    now = (layer.w_q, layer.w_k, layer.w_v)
+    seen["weights kept"] = all(map(np.array_equal, weights, now))
+    return seen
+
+
+def _drive_cached(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    seen = _drive_decode(answer, inputs)
+    return {**seen, "most rows in one projection": max(inputs["layer"].calls, default=0)}
 
 
 def _query(layer: AttentionLayer, x: np.ndarray, t: int) -> np.ndarray:
@@ -297,6 +329,12 @@ def _cached_aliased(x, layer):
     return np.stack(out)
 
 
+def _project_once(x, layer):
+    k, v = layer.key(x), layer.value(x)
+    steps = range(len(x))
+    return np.stack([attend_one(_query(layer, x, t), k[:, : t + 1], v[:, : t + 1]) for t in steps])
+
+
 def _cached_lists(x, layer):
     keys, values, out = [], [], []
     for t in range(len(x)):
@@ -333,7 +371,11 @@ UNCACHED = Exercise(
         "Collect attend_one(q, layer.key(prefix), layer.value(prefix)) in a list and return "
         "np.stack(outputs). Call layer.key and layer.value once a step each: they are counted.",
     ),
-    cases=(Case("12 tokens, 2 heads", _twelve_tokens),),
+    cases=(
+        Case("12 tokens, 2 heads", _twelve_tokens),
+        Case("one token, one head", lambda: _tokens(1, 1)),
+        Case("70 tokens", lambda: _tokens(70, 2)),
+    ),
     draw=_draw_decode,
     drive=_drive_decode,
     comparison=DECODE_COMPARISON,
@@ -380,13 +422,20 @@ CACHED = Exercise(
         "Join first, then attend: the new token sees itself. In the first step there is nothing "
         "to join to, so what you keep is the new row.",
     ),
-    cases=(Case("12 tokens, 2 heads", _twelve_tokens),),
+    cases=(
+        Case("12 tokens, 2 heads", _twelve_tokens),
+        Case("one token, one head", lambda: _tokens(1, 1)),
+        Case("70 tokens", lambda: _tokens(70, 2)),
+    ),
     draw=_draw_decode,
-    drive=_drive_decode,
+    drive=_drive_cached,
     comparison=DECODE_COMPARISON,
     wrong={
         "right outputs, but the whole prefix is projected at every step: nothing is remembered": (
             decode_uncached
+        ),
+        "all rows are projected at once: in step t the rows after t do not exist yet": (
+            _project_once
         ),
         "rows are joined along the heads (axis 0); tokens are axis 1": (
             _cached_with(

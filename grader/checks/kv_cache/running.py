@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,13 +32,43 @@ def _draw_ring(rng: np.random.Generator) -> Inputs:
 def _drive_ring(answer: type, inputs: Inputs) -> dict[str, Any]:
     cache = answer(inputs["window"], n_kv_heads=2, d_head=3)
     seen: dict[str, Any] = {}
-    for t, (k, v) in enumerate(inputs["tokens"]):
-        cache.append(k, v)
+
+    def look(when: str) -> None:
         pair = cache.ordered()
-        keys, values = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
-        seen[f"keys after {t + 1} tokens"] = np.array(keys) if keys is not None else None
-        seen[f"values after {t + 1} tokens"] = np.array(values) if values is not None else None
-    return {**seen, "n_seen": cache.n_seen}
+        is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
+        keys, values = pair if is_pair else (pair, None)
+        seen[f"keys {when}"] = np.array(keys) if keys is not None else None
+        seen[f"values {when}"] = np.array(values) if values is not None else None
+
+    def put(k: np.ndarray, v: np.ndarray) -> None:
+        k, v = k.copy(), v.copy()
+        cache.append(k, v)
+        k[:] = v[:] = np.nan  # the caller uses its arrays again
+
+    for t, (k, v) in enumerate(inputs["tokens"]):
+        put(k, v)
+        seen[f"n_seen after {t + 1} tokens"] = cache.n_seen
+        look(f"after {t + 1} tokens")
+    look("when read once more")
+    for k, v in inputs["tokens"]:  # and the same tokens again, read only at the end
+        put(k, v)
+    held = _held_numbers(cache)
+    look("after all tokens a second time")
+    for k, v in inputs["tokens"]:
+        put(k, v)
+    return {**seen, "memory grows": _held_numbers(cache) > held, "n_seen": cache.n_seen}
+
+
+def _held_numbers(value: Any, depth: int = 0) -> int:
+    """Numbers in all arrays and lists that an object holds."""
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    if depth > 4:
+        return 0
+    if isinstance(value, (list, tuple, deque)):
+        return sum(_held_numbers(item, depth + 1) for item in value)
+    inner = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return sum(_held_numbers(item, depth + 1) for item in inner.values())
 
 
 def ring(**methods: Callable) -> type:
@@ -105,7 +136,10 @@ RING = Exercise(
         "ordered: the positions held are max(0, n_seen - window) … n_seen - 1. Take them modulo "
         "the window with np.arange(first, self.n_seen) % self.window and index the slots.",
     ),
-    cases=(Case("window 3, five tokens", lambda: _ring_inputs(3, 5)),),
+    cases=(
+        Case("window 3, five tokens", lambda: _ring_inputs(3, 5)),
+        Case("window 1, four tokens", lambda: _ring_inputs(1, 4)),
+    ),
     draw=_draw_ring,
     drive=_drive_ring,
     wrong={
@@ -174,13 +208,13 @@ TINY = ModelConfig(
 class CountingModel:
     """The part of a model that generation needs. Counts the passes and the tokens it runs."""
 
-    def __init__(self, seed: int) -> None:
-        weights = random_weights(TINY, np.random.default_rng(seed), np.float64)
-        self._model = Model(TINY, weights)
-        self.config, self.n_passes, self.n_tokens_run = TINY, 0, 0
+    def __init__(self, seed: int, config: ModelConfig = TINY) -> None:
+        weights = random_weights(config, np.random.default_rng(seed), np.float64)
+        self._model = Model(config, weights)
+        self.config, self.n_passes, self.n_tokens_run = config, 0, 0
 
-    def new_cache(self) -> Any:
-        return self._model.new_cache()
+    def new_cache(self, *args: Any, **kwargs: Any) -> Any:
+        return self._model.new_cache(*args, **kwargs)
 
     def next_logits(self, tokens: Sequence[int], cache: Any = None) -> np.ndarray:
         self.n_passes += 1
@@ -202,13 +236,23 @@ def _one_token_prompt() -> Inputs:
 
 
 def _drive_generate(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    model = inputs["model"]
-    tokens = answer(model, list(inputs["prompt"]), inputs["n_new"])
-    return {
-        "tokens": tokens,
+    model, prompt = inputs["model"], inputs["prompt"]
+    seen = {
+        "tokens": answer(model, prompt, inputs["n_new"]),
         "tokens run through the model": model.n_tokens_run,
         "passes (one for the prompt, one a step)": model.n_passes,
+        "the prompt afterwards": list(prompt),
     }
+    return {**seen, "a second time, same model": answer(model, prompt, inputs["n_new"])}
+
+
+LONG_SEED = 58  # its answer has all five ids in it
+
+
+def _long_answer() -> Inputs:
+    """40 new tokens of a vocabulary of 5, so that every id comes up; the prompt is a tuple."""
+    config = dataclasses.replace(TINY, vocab_size=5)
+    return {"model": CountingModel(LONG_SEED, config), "prompt": (3, 1, 4), "n_new": 40}
 
 
 def _no_cache(model, prompt, n_new):
@@ -289,7 +333,10 @@ GENERATE = Exercise(
         "Append int(np.argmax(logits)) first, then run that token, and only if more are needed: "
         "the last token chosen is never run.",
     ),
-    cases=(Case("a prompt of one token, one new token", _one_token_prompt),),
+    cases=(
+        Case("a prompt of one token, one new token", _one_token_prompt),
+        Case("a tuple as prompt, 40 new tokens", _long_answer),
+    ),
     draw=_draw_prompt,
     drive=_drive_generate,
     wrong={

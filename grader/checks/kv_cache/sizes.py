@@ -63,7 +63,7 @@ PER_TOKEN = Exercise(
         given("d_head is not d_model / n_heads, 8-bit cache", config=NARROW, bytes_per_number=1),
         given("70B-style, float32", config=SEVENTY_B, bytes_per_number=4),
     ),
-    draw=lambda rng: {"config": _draw_config(rng), "bytes_per_number": int(rng.choice([1, 4]))},
+    draw=lambda rng: {"config": _draw_config(rng), "bytes_per_number": int(rng.choice([4, 8]))},
     wrong={
         "n_heads in place of n_kv_heads: only KV heads are cached": (
             lambda config, bytes_per_number=2: _per_token(
@@ -90,6 +90,9 @@ PER_TOKEN = Exercise(
         ),
         "always 2 bytes a number: bytes_per_number is ignored": (
             lambda config, bytes_per_number=2: _per_token(config, 2)
+        ),
+        "bytes_per_number is forgotten: the 2 stands for keys and values, not for bytes": (
+            lambda config, bytes_per_number=2: _per_token(config, 1)
         ),
         "counts bits, not bytes": (
             lambda config, bytes_per_number=2: _per_token(config, 8 * bytes_per_number)
@@ -151,6 +154,13 @@ CACHE_BYTES = Exercise(
             "8B-style, 16 sequences of 8,192 tokens", config=EIGHT_B, n_tokens=8192, n_sequences=16
         ),
         given("70B-style, one sequence of 8,192 tokens", config=SEVENTY_B, n_tokens=8192),
+        given(
+            "odd numbers: no float32 can hold the product",
+            config=_config(61, 15, 5, 80, 1200),
+            n_tokens=8191,
+            n_sequences=37,
+            bytes_per_number=1,
+        ),
     ),
     draw=_draw_sizes,
     wrong={
@@ -323,6 +333,21 @@ BATCH = Exercise(
             weight_bytes=16e9,
             headroom=0.1,
         ),
+        given(
+            "10 sequences of 8,192 tokens fit exactly",
+            config=EIGHT_B,
+            n_tokens=8192,
+            memory_bytes=16e9 + 10 * 8192 * 131_072,
+            weight_bytes=16e9,
+        ),
+        given(
+            "the weights fit, but not beside the headroom",
+            config=EIGHT_B,
+            n_tokens=8192,
+            memory_bytes=80e9,
+            weight_bytes=78e9,
+            headroom=0.1,
+        ),
     ),
     draw=_draw_batch,
     wrong={
@@ -375,6 +400,21 @@ CONTEXT = Exercise(
             n_sequences=1,
             memory_bytes=80e9,
             weight_bytes=140e9,
+            headroom=0.1,
+        ),
+        given(
+            "10 sequences of 8,192 tokens fit exactly",
+            config=EIGHT_B,
+            n_sequences=10,
+            memory_bytes=16e9 + 10 * 8192 * 131_072,
+            weight_bytes=16e9,
+        ),
+        given(
+            "the weights fit, but not beside the headroom",
+            config=EIGHT_B,
+            n_sequences=10,
+            memory_bytes=80e9,
+            weight_bytes=78e9,
             headroom=0.1,
         ),
     ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
-from grader.compare import Raised
+from grader.compare import raised
 from grader.exercise import Exercise, Inputs
 from inferlab.kv_cache import KVCache
 
@@ -22,6 +23,8 @@ def with_method(**methods: Callable) -> type:
 
 def _only(part: str, answer: type) -> type:
     """The reference with only `part` taken from the answer, so that each part is judged alone."""
+    if not isinstance(answer, type):
+        raise TypeError("KVCache must be a class with the methods reserve, append and truncate")
     return type(
         "KVCache",
         (answer,),
@@ -49,20 +52,22 @@ def _raised(action: Callable[[], Any]) -> Any:
     except NotImplementedError:
         raise
     except Exception as error:
-        return Raised(type(error).__name__, str(error))
+        return raised(error)
     return None
 
 
 def _cache_inputs(rng: np.random.Generator) -> Inputs:
-    sizes = {"n_layers": 2, "n_kv_heads": int(rng.integers(2, 4)), "n_sequences": 2}
+    sizes = {"n_layers": 3, "n_kv_heads": int(rng.integers(4, 6)), "n_sequences": 2}
     return {**sizes, "d_head": int(rng.integers(3, 6)), "seed": int(rng.integers(1000))}
 
 
-def _new(kind: type, inputs: Inputs, capacity: int) -> tuple[Any, Callable[[int], np.ndarray]]:
+def _new(
+    kind: type, inputs: Inputs, capacity: int, dtype: type = np.float32
+) -> tuple[Any, Callable[[int], np.ndarray]]:
     """An empty cache of these sizes, and a source of (B, n_kv_heads, T, d_head) rows for it."""
     rng = np.random.default_rng(inputs["seed"])
     sizes = (inputs["n_layers"], inputs["n_kv_heads"], inputs["d_head"], inputs["n_sequences"])
-    cache = kind(*sizes, capacity=capacity)
+    cache = kind(*sizes, capacity=capacity, dtype=dtype)
 
     def rows(T: int) -> np.ndarray:
         shape = (inputs["n_sequences"], inputs["n_kv_heads"], T, inputs["d_head"])
@@ -78,21 +83,20 @@ def _fill(cache: Any, rows: Callable, *lengths: int) -> None:
 
 
 def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
-    cache, rows = _new(_only("reserve", answer), inputs, capacity=4)
-    _fill(cache, rows, 3)
+    cache, rows = _new(_only("reserve", answer), inputs, capacity=3, dtype=np.float16)
+    _fill(cache, rows, 2)
+    cache.append(0, rows(1), rows(1))  # layer 0 is ahead, as in the middle of a pass
     seen: dict[str, Any] = {}
     before = cache.keys
-    cache.reserve(4)
-    seen["4 tokens fit: the array is kept"] = cache.keys is before
-    cache.reserve(8)
-    seen["capacity after reserve(8) of 4"] = cache.capacity
-    cache.reserve(9)
-    seen["capacity after reserve(9) of 8"] = cache.capacity
-    cache.reserve(33)
-    seen["capacity after reserve(33) of 16"] = cache.capacity
-    seen["values have room for"] = cache.values.shape[3]
-    seen["number type"] = str(cache.keys.dtype)
-    return {**seen, **_contents(cache)}
+    cache.reserve(3)
+    seen["capacity 3, 3 tokens fit: the array is kept"] = cache.keys is before
+    for n in (6, 20):
+        cache.reserve(n)
+        seen[f"capacity after reserve({n})"] = cache.capacity
+        seen[f"values have room for, after reserve({n})"] = cache.values.shape[3]
+        seen |= {f"after reserve({n}), {name}": held for name, held in _contents(cache).items()}
+    seen["number type"] = f"{cache.keys.dtype}, {cache.values.dtype}"
+    return seen
 
 
 def _regrow(capacity_for: Callable, copy=True, names=("keys", "values"), dtype=None):
@@ -207,21 +211,25 @@ def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
     its own; then a step of a wrong shape."""
     cache, rows = _new(_only("append", answer), inputs, capacity=4)
     seen: dict[str, Any] = {}
-    for T in (3, 1, 2):
-        for layer in range(inputs["n_layers"]):
-            pair = cache.append(layer, rows(T), rows(T))
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                pair = (pair, None)
-            for name, array in zip(("keys", "values"), pair, strict=True):
-                copy = array.copy() if isinstance(array, np.ndarray) else array
-                seen[f"{name} returned to layer {layer} after {T} new"] = copy
-    for layer in (0, 0, 1):
-        cache.append(layer, rows(1), rows(1))
-        seen[f"lengths after another token of layer {layer}"] = list(cache.lengths)
-    one_head = rows(1)[:, :1]
-    refused = _raised(lambda: cache.append(0, one_head, one_head))
-    refused = refused and refused.kind
-    return {**seen, **_contents(cache), "one KV head too few is refused with": refused}
+    calls = [(0, 3), (1, 3), (2, 3), (0, 1), (0, 2), (1, 1), (2, 2), (1, 1)]
+    for i, (layer, T) in enumerate(calls, start=1):
+        pair = cache.append(layer, rows(T), rows(T))
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            pair = (pair, None)
+        for name, array in zip(("keys", "values"), pair, strict=True):
+            copy = array.copy() if isinstance(array, np.ndarray) else array
+            seen[f"call {i}: {name} returned to layer {layer} after {T} new"] = copy
+        seen[f"call {i}: capacity"] = cache.capacity
+    good = rows(9)
+    for what, bad in {
+        "one KV head in place of all": good[:, :1],
+        "one sequence in place of all": good[:1],
+        "one number a head": good[..., :1],
+    }.items():
+        for side, pair in {"k": (bad, good), "v": (good, bad)}.items():
+            refused = _raised(partial(cache.append, 0, *pair))
+            seen[f"{what} in {side} is refused with"] = refused and refused.kind
+    return {**seen, **_contents(cache), "capacity after the refusals": cache.capacity}
 
 
 def _appender(start=None, store=None, result=None, check=True, length=None, reserve=True):
@@ -331,13 +339,19 @@ def _drive_truncate(answer: type, inputs: Inputs) -> dict[str, Any]:
     """Hold 6 tokens, keep 4, go on with 1; then ask for the impossible."""
     cache, rows = _new(_only("truncate", answer), inputs, capacity=4)
     _fill(cache, rows, 5, 1)
+    cache.append(0, rows(1), rows(1))  # layer 0 holds 7, the others 6
+    seen: dict[str, Any] = {}
+    refused = _raised(lambda: cache.truncate(7))
+    seen["truncate(7) where one layer holds 7 and two hold 6 raises"] = refused and refused.kind
+    cache.truncate(6)
+    seen["lengths after truncate(6)"] = list(cache.lengths)
     cache.truncate(4)
-    seen = {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
-    seen["capacity, which stays"] = [cache.keys.shape[3], cache.values.shape[3]]
+    seen |= {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
+    seen["capacity after truncate(4)"] = cache.capacity
     _fill(cache, rows, 1)
     seen |= {f"then, {name}": value for name, value in _contents(cache).items()}
     for n in (7, -1):
-        refused = _raised(lambda n=n: cache.truncate(n))  # type: ignore[misc]
+        refused = _raised(partial(cache.truncate, n))
         seen[f"truncate({n}) with 5 held raises"] = refused and refused.kind
     cache.truncate(0)
     return {**seen, "lengths after truncate(0)": list(cache.lengths)}
