@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from conftest import TINY, tiny_model
 
-from inferlab import transformer
+from inferlab import operators
 from inferlab.config import ModelConfig
 from inferlab.kv_cache import KVCache
 from inferlab.model import Model
@@ -105,53 +105,53 @@ def test_the_past_does_not_see_the_future():
 def test_attention_equals_torch(T, S, n_kv_heads):
     q = RNG.standard_normal((2, 6, T, 8))
     k, v = RNG.standard_normal((2, 2, n_kv_heads, S, 8))
-    visible = transformer.causal_mask(T, S)
+    visible = operators.causal_mask(T, S)
     expected = F.scaled_dot_product_attention(
         *map(torch.from_numpy, (q, k, v)), attn_mask=torch.from_numpy(visible), enable_gqa=True
     )
     np.testing.assert_allclose(
-        transformer.attention(q, k, v, visible), expected.numpy(), rtol=0, atol=1e-12
+        operators.attention(q, k, v, visible), expected.numpy(), rtol=0, atol=1e-12
     )
 
 
 def test_attention_refuses_a_blind_query_and_uneven_heads():
     q, k = np.zeros((1, 4, 2, 8)), np.zeros((1, 2, 3, 8))
     with pytest.raises(ValueError, match="at least one key"):
-        transformer.attention(q, k, k, np.array([[True, False, False], [False, False, False]]))
+        operators.attention(q, k, k, np.array([[True, False, False], [False, False, False]]))
     with pytest.raises(ValueError, match=r"n_heads=4.*n_kv_heads=3"):
-        transformer.attention(q, np.zeros((1, 3, 3, 8)), k, transformer.causal_mask(2, 3))
+        operators.attention(q, np.zeros((1, 3, 3, 8)), k, operators.causal_mask(2, 3))
 
 
 def test_causal_mask_by_a_loop():
-    mask = transformer.causal_mask(3, 5)
+    mask = operators.causal_mask(3, 5)
     for t in range(3):
         for s in range(5):
             assert mask[t, s] == (s <= 5 - 3 + t)
-    assert transformer.causal_mask(1, 4).all()
+    assert operators.causal_mask(1, 4).all()
     with pytest.raises(ValueError, match=r"T=3.*S=2"):
-        transformer.causal_mask(3, 2)
+        operators.causal_mask(3, 2)
 
 
 def test_rotation_turns_pairs_half_a_head_apart():
     np.testing.assert_allclose(
-        transformer.rope_angles(np.array([0, 3]), 4, 100.0), [[0, 0], [3, 0.3]], atol=1e-15
+        operators.rope_angles(np.array([0, 3]), 4, 100.0), [[0, 0], [3, 0.3]], atol=1e-15
     )
     x = RNG.standard_normal((1, 1, 2, 4))
-    out = transformer.rotate(x, np.array([[0.0, 0.0], [3.0, 0.3]]))
+    out = operators.rotate(x, np.array([[0.0, 0.0], [3.0, 0.3]]))
     np.testing.assert_array_equal(out[0, 0, 0], x[0, 0, 0])
     a, b = x[0, 0, 1, 1], x[0, 0, 1, 3]
     assert out[0, 0, 1, 1] == pytest.approx(a * math.cos(0.3) - b * math.sin(0.3))
     assert out[0, 0, 1, 3] == pytest.approx(a * math.sin(0.3) + b * math.cos(0.3))
     with pytest.raises(ValueError, match="even"):
-        transformer.rope_angles(np.arange(2), 5, 1e4)
+        operators.rope_angles(np.arange(2), 5, 1e4)
 
 
 def test_a_score_depends_on_the_distance_only():
     q, k = RNG.standard_normal((2, 1, 1, 1, 16))
 
     def score(i, j):
-        turned_q = transformer.rotate(q, transformer.rope_angles(np.array([i]), 16, 1e4))
-        turned_k = transformer.rotate(k, transformer.rope_angles(np.array([j]), 16, 1e4))
+        turned_q = operators.rotate(q, operators.rope_angles(np.array([i]), 16, 1e4))
+        turned_k = operators.rotate(k, operators.rope_angles(np.array([j]), 16, 1e4))
         return float((turned_q * turned_k).sum())
 
     assert score(9, 4) == pytest.approx(score(1005, 1000), rel=1e-9)
@@ -162,13 +162,13 @@ def test_small_functions_equal_torch():
     x = RNG.standard_normal((3, 5)) * 10
     gain = RNG.uniform(0.5, 2, 5)
     t = torch.from_numpy
-    np.testing.assert_allclose(transformer.softmax(x), F.softmax(t(x), -1), atol=1e-14)
+    np.testing.assert_allclose(operators.softmax(x), F.softmax(t(x), -1), atol=1e-14)
     np.testing.assert_allclose(
-        transformer.rms_norm(x, gain, 1e-5), F.rms_norm(t(x), (5,), t(gain), 1e-5), atol=1e-12
+        operators.rms_norm(x, gain, 1e-5), F.rms_norm(t(x), (5,), t(gain), 1e-5), atol=1e-12
     )
-    np.testing.assert_allclose(transformer.silu(x), F.silu(t(x)), atol=1e-12)
+    np.testing.assert_allclose(operators.silu(x), F.silu(t(x)), atol=1e-12)
     np.testing.assert_allclose(
-        transformer.rms_norm(np.array([3.0, 4.0]), np.array([1.0, 2.0]), 0.0),
+        operators.rms_norm(np.array([3.0, 4.0]), np.array([1.0, 2.0]), 0.0),
         [0.8485, 2.2627],
         atol=1e-4,
     )
@@ -178,18 +178,18 @@ def test_nothing_overflows_in_float32():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         big = np.array([-1e4, -100, 0, 100, 1e4], dtype=np.float32)
-        np.testing.assert_allclose(transformer.silu(big), [0, 0, 0, 100, 1e4], atol=1e-20)
-        np.testing.assert_array_equal(transformer.softmax(big), [0, 0, 0, 0, 1])
+        np.testing.assert_allclose(operators.silu(big), [0, 0, 0, 100, 1e4], atol=1e-20)
+        np.testing.assert_array_equal(operators.softmax(big), [0, 0, 0, 0, 1])
 
 
 def test_heads_split_and_merge():
     x = RNG.standard_normal((2, 3, 12))
-    heads = transformer.split_heads(x, 4)
+    heads = operators.split_heads(x, 4)
     assert heads.shape == (2, 3, 3, 4)
     np.testing.assert_array_equal(heads[1, 2, 0], x[1, 0, 8:12])
-    np.testing.assert_array_equal(transformer.merge_heads(heads), x)
+    np.testing.assert_array_equal(operators.merge_heads(heads), x)
     with pytest.raises(ValueError, match=r"12.*d_head=5"):
-        transformer.split_heads(x, 5)
+        operators.split_heads(x, 5)
 
 
 @pytest.mark.parametrize(

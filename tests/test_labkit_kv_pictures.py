@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from inferlab.kv_cache import KVCache, generate_cached
-from inferlab.transformer import attention
+from inferlab.operators import attention
 from labkit import kv_figures
 from labkit import kv_pictures as pictures
 

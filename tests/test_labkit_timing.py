@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 
+from inferlab import device as machine
 from labkit import device, timing
 from labkit.timing import Timing
 
@@ -63,16 +64,16 @@ def test_cuda_is_timed_by_events_around_the_work_and_read_after_it_finished():
 def test_mps_is_synchronised_before_and_after_the_work(monkeypatch):
     fake = FakeTorch(mps=True)
     ticks = iter([10.0, 10.5])
-    monkeypatch.setattr(timing, "perf_counter", lambda: (fake.log.append("clock"), next(ticks))[1])
+    monkeypatch.setattr(machine, "perf_counter", lambda: (fake.log.append("clock"), next(ticks))[1])
     result = timing.measure(fake.work, repeat=1, warmup=0, device="mps", torch=fake)
     assert fake.log == ["synchronize", "clock", "work", "synchronize", "clock"]
     assert result.median_s == 0.5
 
 
 def test_the_cpu_is_timed_by_the_clock_without_torch(monkeypatch):
-    monkeypatch.setattr(device, "torch_module", lambda: pytest.fail("torch was loaded"))
+    monkeypatch.setattr(machine, "torch_module", lambda: pytest.fail("torch was loaded"))
     ticks = iter([0, 1, 10, 13, 20, 22.0])
-    monkeypatch.setattr(timing, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(machine, "perf_counter", lambda: next(ticks))
     calls = []
     assert timing.measure(lambda: calls.append(1), repeat=3, warmup=2) == Timing(2, 1, 3, 3)
     assert len(calls) == 5
@@ -109,7 +110,7 @@ def test_a_timing_reads_in_one_line():
 
 
 def test_bandwidth_is_bytes_of_the_matrix_by_the_fastest_run(monkeypatch):
-    monkeypatch.setattr(timing, "measure", lambda fn, repeat: (fn(), Timing(2, 0.5, 3, repeat))[1])
+    monkeypatch.setattr(machine, "measure", lambda fn, repeat: (fn(), Timing(2, 0.5, 3, repeat))[1])
     assert timing.read_bandwidth(2**20) == 2**20 / 0.5
     assert timing.matmul_peak(64) == 2 * 64**3 / 0.5
 

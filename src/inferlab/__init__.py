@@ -8,6 +8,8 @@ Names and shapes, the same in code, docstrings and lessons:
 | `T` | tokens computed now (queries) | `d_model`, `d_head`, `d_ff` | widths: residual, head, MLP |
 | `S` | tokens that may be seen (keys) | `n_layers`, `vocab_size` | as they say |
 | `P` | physical pages | `page_size`, `page_table` | tokens a page; always *page*, not *block* |
+| | | `n_experts`, `d_expert` | experts of a layer, width of one |
+| | | `d_latent`, `d_nope`, `d_rope`, `d_value` | MLA: latent, plain and rotated part, value |
 
 Attention is heads-first, (B, n_heads, T, d_head). Weights are (d_in, d_out), so `x @ w` needs no
 transpose; loaders turn foreign layouts round once. Counts are `n_*`, widths `d_*`, units come last

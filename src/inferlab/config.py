@@ -1,10 +1,9 @@
 """The sizes of a Llama-family model, read from its checkpoint and checked once."""
 
-import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 
@@ -17,12 +16,71 @@ class InvalidModelFile(ValueError):
 
 
 @dataclass(frozen=True)
+class RopeScaling:
+    """How Llama 3.1 stretches RoPE for contexts longer than it was first trained on.
+
+    Pairs that turn less than low_freq_factor times within original_context tokens are slowed down
+    by factor; those that turn more than high_freq_factor times are left alone; between the two the
+    change is gradual.
+
+    Raises ValueError, with both numbers, for factors in the wrong order.
+    """
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    def __post_init__(self) -> None:
+        _require_counts(self, ("original_context",))
+        _require_positive(self, ("factor", "low_freq_factor", "high_freq_factor"))
+        if self.factor < 1:
+            raise ValueError(f"factor={self.factor} must be at least 1: RoPE is slowed down by it")
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor={self.low_freq_factor} must be below "
+                f"high_freq_factor={self.high_freq_factor}"
+            )
+
+
+@dataclass(frozen=True)
+class MlaConfig:
+    """The widths of multi-head latent attention (MLA), which caches one small latent per token.
+
+    d_latent numbers stand for the keys and values of all heads. Of the d_head = d_nope + d_rope
+    numbers of a query or key, d_nope come from the latent and are not rotated; the d_rope rotated
+    ones of the key are shared by all heads. A value has d_value numbers. Queries may go through a
+    latent of their own, of d_query_latent numbers.
+    """
+
+    d_latent: int
+    d_nope: int
+    d_rope: int
+    d_value: int
+    d_query_latent: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_counts(self, ("d_latent", "d_nope", "d_rope", "d_value"))
+        if self.d_query_latent is not None:
+            _require_counts(self, ("d_query_latent",))
+        if self.d_rope % 2:
+            raise ValueError(f"d_rope={self.d_rope} must be even: RoPE turns numbers in pairs")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """Everything a forward pass must know besides the weights.
 
     n_layers decoder blocks; d_model numbers per token between them; n_heads query heads and
     n_kv_heads key/value heads of d_head numbers each; d_ff numbers inside the gated MLP.
     max_context is in tokens. eos_ids end a generation, bos_id (if any) begins a prompt.
+
+    The rest is off in a Llama: attention_bias adds a bias to queries, keys and values (Qwen2);
+    qk_norm norms queries and keys, head by head (Qwen3) or, without qk_norm_per_head, over all
+    heads together (OLMoE); sliding_window lets a token see only that many tokens, itself among
+    them (Mistral). With n_experts, each token takes n_experts_per_token of them, of d_expert
+    numbers inside, beside n_shared_experts that every token takes; the router's weights of the
+    chosen ones sum to 1 with norm_topk; the first n_dense_layers have a plain MLP of d_ff.
 
     Raises ValueError, with both numbers, for sizes that do not fit together.
     """
@@ -40,66 +98,65 @@ class ModelConfig:
     tied_embeddings: bool = True
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+    attention_bias: bool = False
+    qk_norm: bool = False
+    qk_norm_per_head: bool = True
+    sliding_window: int | None = None
+    rope_scaling: RopeScaling | None = None
+    n_experts: int = 0
+    n_experts_per_token: int = 0
+    d_expert: int = 0
+    norm_topk: bool = True
+    n_shared_experts: int = 0
+    n_dense_layers: int = 0
+    mla: MlaConfig | None = None
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1")
+        _require_counts(self, _COUNTS)
+        _require_positive(self, ("rope_theta", "norm_eps"))
+        if self.sliding_window is not None:
+            _require_counts(self, ("sliding_window",))
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}"
             )
         if self.d_head % 2:
             raise ValueError(f"d_head={self.d_head} must be even: RoPE turns numbers in pairs")
-        for name in ("rope_theta", "norm_eps"):
-            value = getattr(self, name)
-            if not 0 < value < float("inf"):
-                raise ValueError(f"{name}={value!r} must be a positive, finite number")
         for token in (*self.eos_ids, *(() if self.bos_id is None else (self.bos_id,))):
             if not 0 <= token < self.vocab_size:
                 raise ValueError(f"token id {token} must be below vocab_size={self.vocab_size}")
+        _check_experts(self)
+        _check_mla(self)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the MLP of layer number `layer` is a mixture of experts."""
+        return self.n_experts > 0 and layer >= self.n_dense_layers
+
+    @property
+    def d_rotated(self) -> int:
+        """Numbers of a query or key head that RoPE turns: all of them, but for MLA."""
+        return self.d_head if self.mla is None else self.mla.d_rope
 
     @property
     def n_params(self) -> int:
         """Trained numbers in all weights; a tied head is counted once."""
-        attention = 2 * self.d_model * self.d_head * (self.n_heads + self.n_kv_heads)
-        mlp = 3 * self.d_model * self.d_ff  # gate, up, down
-        gains = 2 * self.d_model
+        from inferlab.weights import layer_shapes
+
+        shapes = (layer_shapes(self, layer).values() for layer in range(self.n_layers))
+        in_layers = sum(math.prod(shape) for layer in shapes for shape in layer)
         n_embeddings = 1 if self.tied_embeddings else 2
-        return (
-            n_embeddings * self.vocab_size * self.d_model
-            + self.n_layers * (attention + mlp + gains)
-            + self.d_model
-        )
+        return n_embeddings * self.vocab_size * self.d_model + in_layers + self.d_model
 
     @classmethod
     def from_hf_config(cls, source: Mapping[str, Any] | str | PathLike[str]) -> "ModelConfig":
         """Read a Hugging Face config.json: the parsed mapping, the file, or its folder.
 
-        Raises UnsupportedModel (a ValueError) for another architecture, RoPE scaling, biases or
-        another activation; InvalidModelFile for an unreadable file or a missing field.
+        Raises UnsupportedModel (a ValueError), naming it, for what hf_config.py does not know;
+        InvalidModelFile for an unreadable file or a missing field.
         """
-        raw = source if isinstance(source, Mapping) else _read_json(Path(source))
-        _refuse_other_than_llama(raw)
-        n_heads = _need(raw, "num_attention_heads")
-        d_model = _need(raw, "hidden_size")
-        eos = raw.get("eos_token_id")
-        return cls(
-            n_layers=_need(raw, "num_hidden_layers"),
-            d_model=d_model,
-            n_heads=n_heads,
-            n_kv_heads=raw.get("num_key_value_heads") or n_heads,
-            d_head=raw.get("head_dim") or _default_d_head(d_model, n_heads),
-            d_ff=_need(raw, "intermediate_size"),
-            vocab_size=_need(raw, "vocab_size"),
-            max_context=raw.get("max_position_embeddings") or 2048,
-            rope_theta=_rope_theta(raw),
-            norm_eps=float(raw.get("rms_norm_eps") or 1e-6),
-            tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            bos_id=raw.get("bos_token_id"),
-            eos_ids=() if eos is None else tuple(eos) if isinstance(eos, list) else (eos,),
-        )
+        from inferlab.hf_config import read_hf_config
+
+        return read_hf_config(source)
 
     @classmethod
     def from_gguf_metadata(
@@ -122,9 +179,9 @@ class ModelConfig:
             raise UnsupportedModel(
                 f"this GGUF has {metadata['llama.expert_count']} experts; only dense is implemented"
             )
-        n_heads = _need(metadata, "llama.attention.head_count")
-        d_model = _need(metadata, "llama.embedding_length")
-        d_head = metadata.get("llama.attention.key_length") or _default_d_head(d_model, n_heads)
+        n_heads = need(metadata, "llama.attention.head_count")
+        d_model = need(metadata, "llama.embedding_length")
+        d_head = metadata.get("llama.attention.key_length") or default_d_head(d_model, n_heads)
         turned = metadata.get("llama.rope.dimension_count", d_head)
         if turned != d_head:
             raise UnsupportedModel(
@@ -136,16 +193,16 @@ class ModelConfig:
             raise InvalidModelFile("the header has neither llama.vocab_size nor a list of tokens")
         eos = metadata.get("tokenizer.ggml.eos_token_id")
         return cls(
-            n_layers=_need(metadata, "llama.block_count"),
+            n_layers=need(metadata, "llama.block_count"),
             d_model=d_model,
             n_heads=n_heads,
             n_kv_heads=metadata.get("llama.attention.head_count_kv", n_heads),
             d_head=d_head,
-            d_ff=_need(metadata, "llama.feed_forward_length"),
+            d_ff=need(metadata, "llama.feed_forward_length"),
             vocab_size=vocab_size,
-            max_context=_need(metadata, "llama.context_length"),
+            max_context=need(metadata, "llama.context_length"),
             rope_theta=float(metadata.get("llama.rope.freq_base", 10_000.0)),
-            norm_eps=float(_need(metadata, "llama.attention.layer_norm_rms_epsilon")),
+            norm_eps=float(need(metadata, "llama.attention.layer_norm_rms_epsilon")),
             tied_embeddings=tied_embeddings,
             bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
             eos_ids=() if eos is None else (eos,),
@@ -163,69 +220,67 @@ _COUNTS = (
     "max_context",
 )
 
-
-def _read_json(path: Path) -> dict[str, Any]:
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"no {file.name} in {file.parent}; a Hugging Face model folder holds config.json, "
-            "tokenizer.json and *.safetensors"
-        ) from None
-    except ValueError as error:
-        raise InvalidModelFile(f"{file} is not valid JSON ({error})") from None
-    if not isinstance(raw, dict):
-        raise InvalidModelFile(f"{file} holds a {type(raw).__name__}; needed: a JSON object")
-    return raw
+_MOE_COUNTS = ("n_experts", "n_experts_per_token", "d_expert")
 
 
-def _need(raw: Mapping[str, Any], key: str) -> Any:
+def _require_counts(sizes: object, names: Iterable[str], least: int = 1) -> None:
+    for name in names:
+        value = getattr(sizes, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+
+
+def _require_positive(sizes: object, names: Iterable[str]) -> None:
+    for name in names:
+        value = getattr(sizes, name)
+        if not 0 < value < float("inf"):
+            raise ValueError(f"{name}={value!r} must be a positive, finite number")
+
+
+def _check_experts(c: ModelConfig) -> None:
+    _require_counts(c, (*_MOE_COUNTS, "n_shared_experts", "n_dense_layers"), least=0)
+    if c.n_experts == 0:
+        for name in (*_MOE_COUNTS, "n_shared_experts", "n_dense_layers"):
+            if getattr(c, name):
+                raise ValueError(f"{name}={getattr(c, name)} needs experts; given: n_experts=0")
+        return
+    _require_counts(c, _MOE_COUNTS)
+    if c.n_experts_per_token > c.n_experts:
+        raise ValueError(
+            f"n_experts_per_token={c.n_experts_per_token} must be at most n_experts={c.n_experts}"
+        )
+    if c.n_dense_layers > c.n_layers:
+        raise ValueError(f"n_dense_layers={c.n_dense_layers} must be at most n_layers={c.n_layers}")
+
+
+def _check_mla(c: ModelConfig) -> None:
+    if c.mla is None:
+        return
+    if c.d_head != c.mla.d_nope + c.mla.d_rope:
+        raise ValueError(
+            f"d_head={c.d_head} must be d_nope={c.mla.d_nope} + d_rope={c.mla.d_rope} under MLA"
+        )
+    if c.n_kv_heads != c.n_heads:
+        raise ValueError(
+            f"n_kv_heads={c.n_kv_heads} must be n_heads={c.n_heads} under MLA: the latent gives "
+            "each head keys and values of its own"
+        )
+    for name in ("attention_bias", "qk_norm", "sliding_window"):
+        if getattr(c, name):
+            raise ValueError(f"{name}={getattr(c, name)} is not implemented together with MLA")
+
+
+def need(raw: Mapping[str, Any], key: str) -> Any:
+    """raw[key], or InvalidModelFile naming the key that the model lacks."""
     if raw.get(key) is None:
         raise InvalidModelFile(f"the model's configuration has no {key!r}")
     return raw[key]
 
 
-def _default_d_head(d_model: int, n_heads: int) -> int:
+def default_d_head(d_model: int, n_heads: int) -> int:
+    """Numbers of a head where the file does not say: the heads share d_model equally."""
     if d_model % n_heads:
         raise ValueError(
             f"d_model={d_model} must be a multiple of n_heads={n_heads} where no head size is given"
         )
     return d_model // n_heads
-
-
-def _refuse_other_than_llama(raw: Mapping[str, Any]) -> None:
-    """Only what the forward pass of transformer.py computes may pass."""
-    names = list(raw.get("architectures") or [])
-    named = names or [raw.get("model_type")]
-    if named not in (["LlamaForCausalLM"], ["llama"]):
-        raise UnsupportedModel(
-            f"this checkpoint holds {', '.join(map(str, named))}; "
-            "only LlamaForCausalLM is implemented"
-        )
-    for key in ("attention_bias", "mlp_bias"):
-        if raw.get(key):
-            raise UnsupportedModel(f"{key}=true is not implemented; needed: projections, no bias")
-    activation = raw.get("hidden_act", "silu")
-    if activation != "silu":
-        raise UnsupportedModel(f"hidden_act={activation!r} is not implemented; needed: 'silu'")
-    rotated = raw.get("partial_rotary_factor", 1.0)
-    if rotated not in (None, 1.0):
-        raise UnsupportedModel(f"partial_rotary_factor={rotated} is not implemented; needed: 1.0")
-    kind = _rope_kind(raw)
-    if kind != "default":
-        raise UnsupportedModel(f"RoPE scaling {kind!r} is not implemented; needed: none")
-
-
-def _rope_kind(raw: Mapping[str, Any]) -> str:
-    """transformers 5 writes rope_parameters, earlier ones rope_scaling (type or rope_type)."""
-    for key in ("rope_parameters", "rope_scaling"):
-        rope = raw.get(key)
-        if rope:
-            return str(rope.get("rope_type") or rope.get("type") or "default")
-    return "default"
-
-
-def _rope_theta(raw: Mapping[str, Any]) -> float:
-    rope = raw.get("rope_parameters") or {}
-    return float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0)

@@ -1,7 +1,7 @@
 """Read a GGUF file: the sizes, the weights and the tokenizer's lists of one model.
 
-GGUF is the single-file format of llama.cpp. The `gguf` package finds the tensors and turns their
-blocks of 4 or 8 bits into float32; what is left to do here is to undo one trick. llama.cpp turns
+GGUF is the single-file format of llama.cpp. gguf_read.py finds the tensors and turns their blocks
+of 4 or 8 bits into float32; what is left to do here is to undo one trick. llama.cpp turns
 neighbouring pairs of numbers in RoPE (2i and 2i + 1), so its converter reorders the rows of the
 query and key matrices. This engine turns pair i and i + d_head/2, as the original checkpoints do.
 Forget to undo it and the text still looks almost fluent, with logits that are wrong by 30.
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from inferlab.config import InvalidModelFile, ModelConfig, UnsupportedModel
+from inferlab.config import ModelConfig, UnsupportedModel
+from inferlab.gguf_read import read_gguf
 from inferlab.weights import TensorNames, Weights, weights_from_tensors
 
 GGUF_NAMES = TensorNames(
@@ -43,7 +44,7 @@ def load_gguf(
     architecture or quantization; FileNotFoundError.
     """
     path = Path(path)
-    metadata, tensors = _open(path)
+    metadata, tensors = read_gguf(path)
     config = ModelConfig.from_gguf_metadata(
         metadata, tied_embeddings=GGUF_NAMES.head not in tensors
     )
@@ -51,7 +52,7 @@ def load_gguf(
         raise UnsupportedModel(f"{path.name} scales RoPE's frequencies, which is not implemented")
 
     def read(name: str) -> np.ndarray:
-        numbers = _dequantize(tensors[name])
+        numbers = tensors[name].dequantize()
         n_heads = {"attn_q": config.n_heads, "attn_k": config.n_kv_heads}.get(name.split(".")[-2])
         if n_heads is None or len(numbers) != n_heads * config.d_head:
             return numbers  # a wrong shape is refused, by name, where all shapes are
@@ -70,38 +71,3 @@ def unpermute(w: np.ndarray, n_heads: int) -> np.ndarray:
     n_rows, n_columns = w.shape
     pairs = w.reshape(n_heads, n_rows // n_heads // 2, 2, n_columns)
     return pairs.swapaxes(1, 2).reshape(n_rows, n_columns)
-
-
-def _open(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The header and the tensors of a file, each by name."""
-    import gguf
-
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise InvalidModelFile(
-            f"{path} is no GGUF file: it begins with {magic!r}, not b'GGUF'; give a .gguf file or "
-            "a Hugging Face folder"
-        )
-    try:
-        reader = gguf.GGUFReader(path)
-        metadata = {key: field.contents() for key, field in reader.fields.items()}
-    except (ValueError, IndexError, KeyError, OverflowError, TypeError, MemoryError) as error:
-        # The package reports a short file as whatever fails first when it slices past the end.
-        raise InvalidModelFile(
-            f"{path} is cut short or damaged ({path.stat().st_size:,} bytes are there; reading it "
-            f"stopped with: {error}); fetch or copy it again"
-        ) from None
-    return metadata, {tensor.name: tensor for tensor in reader.tensors}
-
-
-def _dequantize(tensor: Any) -> np.ndarray:
-    from gguf.quants import dequantize
-
-    try:
-        return dequantize(tensor.data, tensor.tensor_type)
-    except NotImplementedError:
-        raise UnsupportedModel(
-            f"tensor {tensor.name} is stored as {tensor.tensor_type.name}, which the gguf package "
-            "cannot turn into float32; use a Q4_1, Q8_0, F16 or F32 file of the model"
-        ) from None

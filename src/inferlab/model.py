@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferlab.config import InvalidModelFile, ModelConfig
+from inferlab.hf_folder import load_hf_weights
 from inferlab.kv_cache import KVCache
+from inferlab.mla import LatentCache
 from inferlab.transformer import forward
-from inferlab.weights import Weights, load_hf_weights
+from inferlab.weights import Weights
 
 if TYPE_CHECKING:
+    from inferlab.attention import Cache
     from inferlab.tokenizer import Tokenizer
 
 
@@ -26,12 +29,12 @@ class Model:
     tokenizer: "Tokenizer | None" = None
 
     def forward(
-        self, tokens: np.ndarray, cache: KVCache | None = None, last_only: bool = False
+        self, tokens: np.ndarray, cache: "Cache | None" = None, last_only: bool = False
     ) -> np.ndarray:
         """Logits after each token, (B, T) -> (B, T, vocab_size): see transformer.forward."""
         return forward(self.weights, self.config, tokens, cache, last_only)
 
-    def next_logits(self, tokens: Sequence[int], cache: KVCache | None = None) -> np.ndarray:
+    def next_logits(self, tokens: Sequence[int], cache: "Cache | None" = None) -> np.ndarray:
         """Logits after the last of `tokens`, one sequence: -> (vocab_size,).
 
         With a cache, only `tokens` are run, on top of what it holds.
@@ -39,10 +42,15 @@ class Model:
         batch = np.asarray(tokens, dtype=np.int64 if len(tokens) == 0 else None)[None]
         return self.forward(batch, cache, last_only=True)[0, 0]
 
-    def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> KVCache:
-        """An empty cache of this model's sizes, with room for `capacity` tokens before it grows."""
+    def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> "KVCache | LatentCache":
+        """An empty cache of this model's sizes, with room for `capacity` tokens before it grows.
+
+        A KVCache; under multi-head latent attention a LatentCache.
+        """
         c = self.config
         dtype = self.weights.embedding.dtype.type
+        if c.mla is not None:
+            return LatentCache(c.n_layers, c.mla, n_sequences, capacity, dtype)
         return KVCache(c.n_layers, c.n_kv_heads, c.d_head, n_sequences, capacity, dtype)
 
     @property
@@ -56,9 +64,14 @@ class Model:
         return self.weights.n_bytes
 
 
+TINY_MODELS = {f"tiny-{name}": Path("data", "tiny", name) for name in ("target", "draft", "moe")}
+"""The small trained models that come with the course, by name; their place in its folder."""
+
+
 def load_model(name_or_path: str | PathLike[str] = "smollm2") -> Model:
     """Load a model: "smollm2" (once fetched), a .gguf file, or a Hugging Face folder.
 
+    "tiny-target", "tiny-draft" and "tiny-moe" are the trained models that come with the course.
     Weights become float32.
 
     Raises FileNotFoundError where nothing is there (for "smollm2": NotFetched, which says how to
@@ -69,6 +82,8 @@ def load_model(name_or_path: str | PathLike[str] = "smollm2") -> Model:
 
     if isinstance(name_or_path, str) and name_or_path in MODEL_NAMES:
         return load_gguf_model(fetched_path(name_or_path))
+    if isinstance(name_or_path, str) and name_or_path in TINY_MODELS:
+        return load_hf_model(tiny_model_folder(name_or_path))
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return load_hf_model(path)
@@ -76,10 +91,24 @@ def load_model(name_or_path: str | PathLike[str] = "smollm2") -> Model:
         if path.suffix == ".safetensors":
             raise InvalidModelFile(f"{path} holds weights only; give its folder: {path.parent}")
         return load_gguf_model(path)
-    names = ", ".join(MODEL_NAMES)
+    names = ", ".join((*MODEL_NAMES, *TINY_MODELS))
     raise FileNotFoundError(
         f"no model at {path}; needed: a .gguf file, a Hugging Face folder, or a name ({names})"
     )
+
+
+def tiny_model_folder(name: str) -> Path:
+    """The folder of one of TINY_MODELS; raises FileNotFoundError where it is not complete."""
+    from inferlab.data import ROOT
+
+    folder = ROOT / TINY_MODELS[name]
+    missing = [f for f in ("config.json", "model.safetensors") if not (folder / f).exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"{name} is missing: no {' and no '.join(missing)} in {folder}; it comes with the "
+            "course's repository (git checkout data/tiny), and `make train-tiny` trains it anew"
+        )
+    return folder
 
 
 def load_gguf_model(path: Path) -> Model:

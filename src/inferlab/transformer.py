@@ -1,201 +1,27 @@
 """A Llama-family decoder in NumPy: tokens in, logits out.
 
-Read from the bottom: `forward` runs the decoder blocks, a block is attention and an MLP, each
-behind an RMSNorm and added to its own input. Weights are (d_in, d_out), so a projection is
-`x @ w`; attention is heads-first, (B, n_heads, T, d_head). Every function keeps the dtype of its
-input, so the same code runs in float32 and in float64.
+Read from the bottom: `forward` runs the decoder blocks; a block mixes tokens by attention and then
+works on each alone in an MLP, each behind an RMSNorm and added to its own input. The formulas are
+in operators.py, self-attention in attention.py. Some models put multi-head latent attention in
+its place (mla.py), or experts in place of the MLP (moe.py).
 """
-
-import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from inferlab.attention import Cache, self_attention
 from inferlab.config import ModelConfig
+from inferlab.mla import latent_attention
+from inferlab.moe import mixture_of_experts
+from inferlab.operators import causal_mask, project, rms_norm, rope_angles, swiglu, window_mask
 from inferlab.weights import LayerWeights, Weights
 
-if TYPE_CHECKING:
-    from inferlab.kv_cache import KVCache
 
+def mlp(x: np.ndarray, weights: LayerWeights, config: ModelConfig) -> np.ndarray:
+    """The gated MLP of a Llama: every token goes through the same three matrices.
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Turn each row of scores into weights: all in [0, 1], with sum 1.
-
-    A score of -inf gets the weight 0. No finite score may overflow.
-
-    scores: (..., S) -> (..., S)
-    Example: softmax([0, log 3]) = [0.25, 0.75]; softmax([1000, 1000]) = [0.5, 0.5].
+    x: (B, T, d_model) -> (B, T, d_model)
     """
-    # Subtract the row maximum first: exp(89) overflows float32, and the ratios are unchanged.
-    shifted = scores - scores.max(axis=-1, keepdims=True)
-    weights = np.exp(shifted)
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float = 1e-6) -> np.ndarray:
-    """Scale x to unit root-mean-square over its last axis, then by gain.
-
-    eps is added to the mean square before the root. Unlike LayerNorm, no mean is subtracted.
-
-    x: (..., d_model), gain: (d_model,) -> (..., d_model)
-    Example: rms_norm([3, 4], gain [1, 2], eps 0) = [3, 8] / sqrt(12.5) = [0.8485, 2.2627].
-    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization", section 3.
-    """
-    mean_square = np.mean(x * x, axis=-1, keepdims=True)  # (..., 1)
-    return gain * x / np.sqrt(mean_square + eps)
-
-
-def rope_angles(positions: np.ndarray, d_head: int, theta: float) -> np.ndarray:
-    """How far RoPE turns each of the d_head/2 pairs of numbers, in radians.
-
-    Pair i at position p turns by p * theta ** (-2 i / d_head): the first pair by p itself, later
-    pairs ever more slowly. Computed in float64, since a long context needs p to many digits.
-
-    positions: (T,) whole numbers, counted from 0 -> (T, d_head // 2)
-    Example: positions [0, 3], d_head 4, theta 100 -> [[0, 0], [3, 0.3]].
-    Raises ValueError for an odd d_head.
-    Source: Su et al. 2021, "RoFormer", section 3.2.2.
-    """
-    if d_head % 2:
-        raise ValueError(f"d_head={d_head} must be even: RoPE turns numbers in pairs")
-    pair = np.arange(d_head // 2)
-    turn_per_token = float(theta) ** (-2.0 * pair / d_head)  # (d_head // 2,)
-    return np.asarray(positions, dtype=np.float64)[:, None] * turn_per_token
-
-
-def rotate(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """Turn the queries or keys of each position by that position's angles (half-split layout).
-
-    Pair i is made of numbers i and i + d_head/2 of a head (the layout of Llama checkpoints on
-    Hugging Face; GPT-J and llama.cpp pair neighbours, 2i and 2i + 1). The pair (a, b) becomes
-    (a cos - b sin, a sin + b cos).
-
-    x: (B, n_heads, T, d_head), angles: (T, d_head // 2) -> (B, n_heads, T, d_head), dtype of x
-    Example: one head [1, 0] and the angle pi/2 -> [0, 1].
-    Source: Su et al. 2021, "RoFormer", section 3.4.2.
-    """
-    cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
-    a, b = np.split(x, 2, axis=-1)  # (B, n_heads, T, d_head // 2) each
-    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
-
-
-def causal_mask(T: int, S: int) -> np.ndarray:
-    """Which of S keys each of the last T queries may see: those not after itself.
-
-    The T queries are the newest tokens, so query t stands at position S - T + t.
-
-    -> (T, S) bool, True where a query may look
-    Example: causal_mask(2, 3) = [[True, True, False], [True, True, True]].
-    Raises ValueError if T > S: a token's own key must be among the keys.
-    """
-    if T > S:
-        raise ValueError(f"T={T} queries need at least as many keys; given: S={S}")
-    query_position = np.arange(S - T, S)[:, None]  # (T, 1)
-    return np.arange(S) <= query_position
-
-
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Average v, weighted by the softmax of how well each key fits the query.
-
-    A score is query . key / sqrt(d_head). With fewer key/value heads than query heads (GQA),
-    query head h reads key/value head h // (n_heads // n_kv_heads); keys and values are not copied.
-
-    q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head)
-    visible: (T, S) bool, True where a query may look -> (B, n_heads, T, d_head)
-    Example: a query of zeros fits all keys equally, so it gets the plain mean of the visible v.
-    Raises ValueError if n_heads is no multiple of n_kv_heads, or some query may look nowhere.
-    Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023 (GQA), section 2.2.
-    """
-    B, n_heads, T, d_head = q.shape
-    n_kv_heads, S = k.shape[1], k.shape[2]
-    if n_heads % n_kv_heads:
-        raise ValueError(f"n_heads={n_heads} must be a multiple of n_kv_heads={n_kv_heads}")
-    if not visible.any(axis=-1).all():
-        raise ValueError("every query must see at least one key; a row of visible is all False")
-    # The queries that share a key head become rows of one matrix: the keys are read once.
-    grouped = q.reshape(B, n_kv_heads, -1, d_head)  # (B, n_kv_heads, n_heads // n_kv_heads * T, ..)
-    scores = grouped @ k.swapaxes(-1, -2) / math.sqrt(d_head)
-    scores = scores.reshape(B, n_heads, T, S)
-    weights = softmax(np.where(visible, scores, -np.inf))
-    mixed = weights.reshape(B, n_kv_heads, -1, S) @ v
-    return mixed.reshape(B, n_heads, T, d_head)
-
-
-def split_heads(x: np.ndarray, d_head: int) -> np.ndarray:
-    """Cut the last axis into heads and put the heads before the tokens.
-
-    x: (B, T, n_heads * d_head) -> (B, n_heads, T, d_head)
-    Raises ValueError if the last axis is no multiple of d_head.
-    """
-    B, T, width = x.shape
-    if width % d_head:
-        raise ValueError(f"the width {width} must be a multiple of d_head={d_head}")
-    heads = x.reshape(B, T, width // d_head, d_head)
-    return heads.swapaxes(1, 2)  # (B, n_heads, T, d_head)
-
-
-def merge_heads(heads: np.ndarray) -> np.ndarray:
-    """Undo split_heads: the heads of a token side by side again.
-
-    heads: (B, n_heads, T, d_head) -> (B, T, n_heads * d_head)
-    """
-    B, n_heads, T, d_head = heads.shape
-    return heads.swapaxes(1, 2).reshape(B, T, n_heads * d_head)
-
-
-def project(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """x @ w, with the tokens of all sequences as the rows of one matrix.
-
-    NumPy would multiply a (B, T, d_in) array sequence by sequence, and read w from memory B times.
-
-    x: (B, T, d_in), w: (d_in, d_out) -> (B, T, d_out)
-    """
-    rows = x.reshape(-1, x.shape[-1])  # (B * T, d_in)
-    return (rows @ w).reshape(*x.shape[:-1], w.shape[-1])
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """x * sigmoid(x), element by element; never overflows.
-
-    x: (...) -> (...)
-    Example: silu(0) = 0; silu(10) = 9.9995; silu(-10) = -0.00045.
-    """
-    # exp(89) overflows float32; below -80 silu is 0 to thirty digits, so stop there.
-    return x / (1 + np.exp(-np.maximum(x, -80)))
-
-
-def swiglu(x: np.ndarray, w_gate: np.ndarray, w_up: np.ndarray, w_down: np.ndarray) -> np.ndarray:
-    """The gated MLP of Llama: (silu(x w_gate) * x w_up) w_down.
-
-    x: (B, T, d_model); w_gate, w_up: (d_model, d_ff); w_down: (d_ff, d_model) -> (B, T, d_model)
-    Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2.
-    """
-    return project(silu(project(x, w_gate)) * project(x, w_up), w_down)
-
-
-def self_attention(
-    x: np.ndarray,
-    weights: LayerWeights,
-    d_head: int,
-    angles: np.ndarray,
-    visible: np.ndarray,
-    cache: "KVCache | None" = None,
-    layer: int = 0,
-) -> np.ndarray:
-    """Project x to queries, keys and values, rotate, attend, and project back.
-
-    Queries and keys are rotated, values are not. With a cache, the new keys (rotated) and values
-    are appended to layer number `layer` of it, and the queries see all that it then holds.
-
-    x: (B, T, d_model), angles: (T, d_head // 2), visible: (T, S) -> (B, T, d_model)
-    S is T without a cache, and the cached tokens plus T with one.
-    """
-    q = rotate(split_heads(project(x, weights.w_q), d_head), angles)
-    k = rotate(split_heads(project(x, weights.w_k), d_head), angles)
-    v = split_heads(project(x, weights.w_v), d_head)
-    if cache is not None:
-        k, v = cache.append(layer, k, v)  # (B, n_kv_heads, S, d_head)
-    return project(merge_heads(attention(q, k, v, visible)), weights.w_o)
+    return swiglu(x, weights.w_gate, weights.w_up, weights.w_down)
 
 
 def decoder_block(
@@ -204,24 +30,26 @@ def decoder_block(
     config: ModelConfig,
     angles: np.ndarray,
     visible: np.ndarray,
-    cache: "KVCache | None" = None,
+    cache: Cache | None = None,
     layer: int = 0,
 ) -> np.ndarray:
     """One layer: x plus attention of the normed x, then plus the MLP of that, normed.
 
     x: (B, T, d_model), angles: (T, d_head // 2), visible: (T, S) -> (B, T, d_model)
     """
+    attend = self_attention if config.mla is None else latent_attention
+    feed_forward = mixture_of_experts if config.has_experts(layer) else mlp
     normed = rms_norm(x, weights.attention_gain, config.norm_eps)
-    x = x + self_attention(normed, weights, config.d_head, angles, visible, cache, layer)
+    x = x + attend(normed, weights, config, angles, visible, cache, layer)
     normed = rms_norm(x, weights.mlp_gain, config.norm_eps)
-    return x + swiglu(normed, weights.w_gate, weights.w_up, weights.w_down)
+    return x + feed_forward(normed, weights, config)
 
 
 def forward(
     weights: Weights,
     config: ModelConfig,
     tokens: np.ndarray,
-    cache: "KVCache | None" = None,
+    cache: Cache | None = None,
     last_only: bool = False,
 ) -> np.ndarray:
     """Logits of the token that follows each given token.
@@ -238,8 +66,11 @@ def forward(
     tokens = check_tokens(tokens, config, n_cached)
     T = tokens.shape[1]
     S = n_cached + T
-    angles = rope_angles(np.arange(n_cached, S), config.d_head, config.rope_theta)
+    positions = np.arange(n_cached, S)
+    angles = rope_angles(positions, config.d_rotated, config.rope_theta, config.rope_scaling)
     visible = causal_mask(T, S)
+    if config.sliding_window is not None:
+        visible = window_mask(T, S, config.sliding_window)
     x = weights.embedding[tokens]  # (B, T, d_model)
     for layer, layer_weights in enumerate(weights.layers):
         x = decoder_block(x, layer_weights, config, angles, visible, cache, layer)

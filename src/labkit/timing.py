@@ -7,133 +7,29 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from labkit import device as devices
+from inferlab import device as devices
+from inferlab.device import Timing, interleaved, matmul_peak, measure, once, read_bandwidth
 from labkit.files import write_whole
-from labkit.units import format_seconds
 
-Work = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one call: the median of n calls, the fastest and the slowest."""
-
-    median_s: float
-    low_s: float
-    high_s: float
-    n: int
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Timing:
-        """Raises ValueError for no samples."""
-        if not seconds:
-            raise ValueError("a timing needs at least one sample; given none")
-        return cls(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
-
-    def __str__(self) -> str:
-        low, high = format_seconds(self.low_s), format_seconds(self.high_s)
-        return f"{format_seconds(self.median_s)} ({low} to {high}, {self.n} runs)"
-
-
-def once(fn: Work, device: str = "cpu", torch: Any = None) -> float:
-    """Seconds of one call, from all earlier work finished to all of its own work finished.
-
-    "cuda": two events on the current stream. "mps": synchronised before and after. "cpu": the
-    process clock. Raises ValueError for another device.
-    """
-    if device == "cpu":
-        return _by_clock(fn, lambda: None)
-    torch = torch or devices.torch_module()
-    if device == "cuda":
-        return _by_events(fn, torch)
-    if device == "mps":
-        return _by_clock(fn, torch.mps.synchronize)
-    raise ValueError(f'device {device!r} is not one of "cpu", "cuda", "mps"')
-
-
-def _by_clock(fn: Work, synchronize: Callable[[], Any]) -> float:
-    synchronize()
-    start = perf_counter()
-    fn()
-    synchronize()
-    return perf_counter() - start
-
-
-def _by_events(fn: Work, torch: Any) -> float:
-    start = torch.cuda.Event(enable_timing=True)
-    stop = torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    fn()
-    stop.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(stop) / 1e3  # events count milliseconds
-
-
-def measure(
-    fn: Work, *, repeat: int = 5, warmup: int = 1, device: str = "cpu", torch: Any = None
-) -> Timing:
-    """Time fn() repeat times, after warmup calls that are not counted."""
-    if repeat < 1 or warmup < 0:
-        raise ValueError(f"repeat={repeat} must be 1 or more, warmup={warmup} 0 or more")
-    for _ in range(warmup):
-        fn()
-    return Timing.of([once(fn, device, torch) for _ in range(repeat)])
-
-
-def interleaved(
-    fns: Mapping[str, Work], rounds: int = 5, *, device: str = "cpu", torch: Any = None
-) -> dict[str, Timing]:
-    """Time several functions in turn, round after round, so that drift meets all of them alike.
-
-    Each is called once before, uncounted. Compare their medians as a ratio.
-    """
-    if rounds < 1 or not fns:
-        raise ValueError(f"rounds={rounds} must be 1 or more, and there must be functions")
-    for fn in fns.values():
-        fn()
-    seconds: dict[str, list[float]] = {name: [] for name in fns}
-    for _ in range(rounds):
-        for name, fn in fns.items():
-            seconds[name].append(once(fn, device, torch))
-    return {name: Timing.of(samples) for name, samples in seconds.items()}
-
-
-# ---- what this machine can do ------------------------------------------------------------------
-
-
-def read_bandwidth(n_bytes: int = 268_435_456, repeat: int = 3) -> float:
-    """Bytes a second that a matrix-vector product reads, by the fastest of a few runs.
-
-    The float32 matrix (256 MiB) is far larger than a processor's cache, so each product reads it
-    from memory once; that is what a decode step does with the weights. (np.sum would not do: it
-    runs on one thread.)
-    """
-    n_columns = 4096
-    matrix = np.ones((max(1, n_bytes // (4 * n_columns)), n_columns), dtype=np.float32)
-    vector = np.ones(n_columns, dtype=np.float32)
-    out = np.empty(matrix.shape[0], dtype=np.float32)
-    timing = measure(lambda: np.dot(matrix, vector, out=out), repeat=repeat)
-    return matrix.nbytes / timing.low_s
-
-
-def matmul_peak(n: int = 1536, repeat: int = 3) -> float:
-    """FLOP a second of a float32 product of two (n, n) matrices, by the fastest of a few runs."""
-    left = np.ones((n, n), dtype=np.float32)
-    right = np.ones((n, n), dtype=np.float32)
-    out = np.empty((n, n), dtype=np.float32)
-    timing = measure(lambda: np.matmul(left, right, out=out), repeat=repeat)
-    return 2 * n**3 / timing.low_s
+__all__ = [
+    "RecomputeCost",
+    "Timing",
+    "interleaved",
+    "matmul_peak",
+    "measure",
+    "once",
+    "read_bandwidth",
+    "recompute_cost",
+    "write_record",
+]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,207 @@
+"""The parts of the PyTorch engine: projections in every number format, and one decoder block.
+
+The structure is that of transformer.py and attention.py; what differs is for speed. Each reason is
+given where it is used. Projections are stored (d_out, d_in): the rows that a decode step reads lie
+one after the other in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from inferlab import quant_ops
+from inferlab.config import ModelConfig
+from inferlab.torch_cache import Places
+from inferlab.weights import LayerWeights
+
+
+class Projection(Protocol):
+    """A matrix to multiply by."""
+
+    n_bytes: int  # what one product with few rows reads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(n, d_in) -> (n, d_out)"""
+
+    def rows(self, index: Tensor) -> Tensor:
+        """Rows of the matrix as numbers, (n,) -> (n, d_in): an embedding's look-up."""
+
+
+class Dense:
+    """A projection in the dtype of the activations."""
+
+    def __init__(self, w: Tensor, bias: Tensor | None = None) -> None:
+        self.w, self.bias = w, bias
+        self.n_bytes = w.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if len(x) > 1:
+            return F.linear(x, self.w, self.bias)
+        # One row: mv reads the matrix in place, where F.linear in bfloat16 on a CPU may copy it
+        # into another order at every call.
+        y = torch.mv(self.w, x[0])
+        return (y if self.bias is None else y + self.bias)[None]
+
+    def rows(self, index: Tensor) -> Tensor:
+        return F.embedding(index, self.w)
+
+
+class Packed:
+    """A projection of 8- or 4-bit weights: see quant_ops."""
+
+    def __init__(self, w: Tensor, bits: int, dtype: torch.dtype, bias: Tensor | None) -> None:
+        self.weight, self.bias = quant_ops.quantize(w, bits, dtype), bias
+        self.n_bytes = self.weight.n_bytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = quant_ops.linear(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+    def rows(self, index: Tensor) -> Tensor:
+        return quant_ops.dequantize(self.weight, index)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Where the weights go, and as what."""
+
+    device: str
+    dtype: str  # of the weights: one of device.DTYPES
+    compute: torch.dtype  # of activations, gains and cache
+
+    def tensor(self, array: np.ndarray) -> Tensor:
+        """An array as it is, in the dtype of the activations."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.compute)
+
+    @property
+    def residual(self) -> torch.dtype:
+        """The numbers between the blocks: of 8- and 4-bit models float32.
+
+        They are few, and sums of sixty terms: rounding each to bfloat16 costs as much in the
+        logits as the 4-bit weights do.
+        """
+        return torch.float32 if self.dtype in ("int8", "int4") else self.compute
+
+    def gain(self, array: np.ndarray) -> Tensor:
+        """The gain of a norm on those numbers."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.residual)
+
+    def embedding(self, table: np.ndarray) -> Projection:
+        """A look-up table of its own, (vocab_size, d_model): 8-bit beside 8- and 4-bit weights."""
+        return self.projection(table.T, head=True)
+
+    def projection(self, *matrices: np.ndarray, bias: Any = None, head: bool = False) -> Any:
+        """One projection of several matrices (d_in, ...) side by side: one pass for all of them."""
+        stacked = np.concatenate([np.ascontiguousarray(m.T) for m in matrices])
+        w = torch.from_numpy(np.ascontiguousarray(stacked, dtype=np.float32)).to(self.device)
+        offset = None if bias is None else self.tensor(np.concatenate(bias))
+        if self.dtype in ("int8", "int4"):
+            bits = 8 if head or self.dtype == "int8" else 4
+            return Packed(w, bits, self.compute, offset)
+        return Dense(w.to(self.compute), offset)
+
+
+class Block:
+    """One decoder layer on the rows of all sequences: x (B * T, d_model) -> the same shape."""
+
+    def __init__(self, config: ModelConfig, weights: LayerWeights, to: Format) -> None:
+        biases = (weights.b_q, weights.b_k, weights.b_v)
+        self.config = config
+        self.compute = to.compute
+        self.attention_gain = to.gain(weights.attention_gain)
+        self.mlp_gain = to.gain(weights.mlp_gain)
+        # Fused: four passes over memory a layer where there would be seven.
+        self.qkv = to.projection(
+            weights.w_q, weights.w_k, weights.w_v, bias=None if weights.b_q is None else biases
+        )
+        self.out = to.projection(weights.w_o)
+        self.gate_up = to.projection(weights.w_gate, weights.w_up)
+        self.down = to.projection(weights.w_down)
+        self.q_gain = None if weights.q_gain is None else to.tensor(weights.q_gain)
+        self.k_gain = None if weights.k_gain is None else to.tensor(weights.k_gain)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of weights that one step reads."""
+        gains = self.attention_gain.nbytes + self.mlp_gain.nbytes
+        parts = (self.qkv, self.out, self.gate_up, self.down)
+        return gains + sum(part.n_bytes for part in parts)
+
+    def __call__(
+        self, x: Tensor, turn: tuple[Tensor, Tensor], places: Places, layer: int
+    ) -> Tensor:
+        eps, width = self.config.norm_eps, x.shape[-1:]
+        normed = F.rms_norm(x, width, self.attention_gain, eps).to(self.compute)
+        x = x + self.out(self._attend(self.qkv(normed), turn, places, layer))
+        normed = F.rms_norm(x, width, self.mlp_gain, eps).to(self.compute)
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+    def _attend(
+        self, qkv: Tensor, turn: tuple[Tensor, Tensor], places: Places, layer: int
+    ) -> Tensor:
+        """(B * T, (n_heads + 2 n_kv_heads) d_head) -> (B * T, n_heads * d_head)"""
+        c = self.config
+        n_turned = c.n_heads + c.n_kv_heads
+        heads = qkv.view(-1, places.T, n_turned + c.n_kv_heads, c.d_head)
+        turned, v = heads.split((n_turned, c.n_kv_heads), dim=2)  # q and k; v
+        if self.q_gain is not None:
+            turned = self._norm_heads(turned)
+        turned = rotate(turned.transpose(1, 2), turn)  # (B, n_heads + n_kv_heads, T, d_head)
+        q, k = turned.split((c.n_heads, c.n_kv_heads), dim=1)
+        k, v = places.store(layer, k, v.transpose(1, 2))
+        return attend(q, k, v, places)
+
+    def _norm_heads(self, turned: Tensor) -> Tensor:
+        """Norm queries and keys, head by head or (OLMoE) all heads as one vector."""
+        c = self.config
+        q_and_k = turned.split((c.n_heads, c.n_kv_heads), dim=2)
+        pairs = zip(q_and_k, (self.q_gain, self.k_gain), strict=True)
+        if c.qk_norm_per_head:
+            normed = [F.rms_norm(x, x.shape[-1:], gain, c.norm_eps) for x, gain in pairs]
+        else:
+            normed = [
+                F.rms_norm(x.flatten(2), (x.shape[2] * x.shape[3],), gain, c.norm_eps).view(x.shape)
+                for x, gain in pairs
+            ]
+        return torch.cat(normed, dim=2)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each half-split pair (a, b) to (a cos - b sin, a sin + b cos): see operators.rotate.
+
+    turn: (cos, cos) and (-sin, sin) of each position, (..., T, d_head): with the signs in the
+    table, three operations do it.
+    """
+    cos, signed_sin = turn
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+    """Attention of the new queries over what they may see, merged to rows.
+
+    q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head) -> (B * T, n_heads * d_head)
+    """
+    B, n_heads, T, d_head = q.shape
+    n_kv_heads = k.shape[1]
+    if T == 1:
+        # The queries that share a key head become rows of one matrix: no key is read twice, and
+        # the result lies in memory as it should.
+        rows = q.reshape(B, n_kv_heads, n_heads // n_kv_heads, d_head)
+        mixed = F.scaled_dot_product_attention(rows, k, v, attn_mask=places.mask)
+        return mixed.reshape(B, n_heads * d_head)
+    mixed = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=places.mask,
+        is_causal=places.causal,
+        enable_gqa=n_heads != n_kv_heads,
+    )
+    return mixed.transpose(1, 2).reshape(B * T, n_heads * d_head)
