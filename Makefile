@@ -8,6 +8,7 @@
 #   make lab ARGS="--no-browser"      extra arguments for `inferlab lab`
 #   make test ARGS="-k store"         extra arguments for pytest
 #   make train-tiny ARGS=moe          only one of the small models
+#   make bench ARGS=--quick           does every benchmark run at all?
 
 PYTHON   ?= python3
 PIP_ARGS ?=
@@ -20,7 +21,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python train-tiny
+.PHONY: help lab test build lint lock clean env check-python train-tiny bench
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make build  build solutions/ and notebooks/ from src/ and grader/"
 	@echo "make lint   ruff check, ruff format --check, mypy"
 	@echo "make train-tiny  train the small models of data/tiny again (under 30 minutes each)"
+	@echo "make bench  measure every engine against transformers (10 minutes, on an idle computer)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -57,6 +59,12 @@ lint: env
 train-tiny: env
 	@echo "== inferlab: training the small models of data/tiny; interrupt it and it goes on later"
 	@$(PY) -m data.tiny.train $(ARGS)
+
+bench: env
+	@echo "== inferlab: fetching the model that is measured"
+	@$(PY) -m grader.cli fetch smollm2
+	@echo "== inferlab: measuring; leave the computer alone meanwhile (Ctrl-C keeps what there is)"
+	@$(PY) -m benchmarks.run $(ARGS)
 
 # The stamp holds the folder's path: an environment does not survive being moved.
 env:

@@ -77,8 +77,37 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     generate.add_argument("--raw", action="store_true", help="continue the text as it stands")
 
+    _engine_options(generate, "float32")
+
+    bench = verb("bench", run_bench, "measure decoding in batches: a JSON record and a picture")
+    bench.add_argument("--model", default="smollm2", help="a name or a path (default: smollm2)")
+    _engine_options(bench, "float32", several=True)
+    bench.add_argument("--batch", default="1,4,16", metavar="N,N,...", help="default: 1,4,16")
+    bench.add_argument("--prompt", type=int, default=64, metavar="N", help="tokens in the prompt")
+    bench.add_argument("--steps", type=int, default=24, metavar="N", help="decode steps to time")
+    bench.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR")
+
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
+
+
+def _engine_options(sub: argparse.ArgumentParser, dtype: str, several: bool = False) -> None:
+    """--engine, --device and --dtype; several: dtypes may be a list with commas."""
+    from inferlab.device import DEVICES, DTYPES
+
+    sub.add_argument(
+        "--engine",
+        default="auto",
+        choices=("auto", "numpy", "torch"),
+        help="default: numpy for float32 on the cpu, else torch",
+    )
+    sub.add_argument("--device", default="cpu", choices=("auto", *DEVICES), help="default: cpu")
+    if several:
+        sub.add_argument(
+            "--dtype", default=dtype, metavar="D,D,...", help=f"of {', '.join(DTYPES)}"
+        )
+    else:
+        sub.add_argument("--dtype", default=dtype, choices=DTYPES, help=f"default: {dtype}")
 
 
 def run_lab(args: argparse.Namespace) -> int:
@@ -155,6 +184,29 @@ def run_generate(args: argparse.Namespace) -> int:
     from inferlab.generate import run_generate as generate
 
     return generate(args)
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    from inferlab.bench import bench
+    from inferlab.engines import load_engine
+    from labkit import bench_figure, timing
+
+    try:
+        batches = [int(n) for n in args.batch.split(",")]
+    except ValueError:
+        raise ValueError(f"--batch {args.batch!r} must be whole numbers such as 1,4,16") from None
+    rows = []
+    for dtype in args.dtype.split(","):
+        engine = load_engine(args.model, args.engine, args.device, dtype.strip())
+        for row in bench(engine, batches, args.prompt, args.steps):
+            print(row.line(), flush=True)
+            rows.append(row)
+    model = Path(args.model).name
+    record = timing.write_record(args.out / "bench.json", [row.record() for row in rows])
+    text = bench_figure.alt(rows)
+    picture = bench_figure.save(bench_figure.draw(rows, model), args.out / "bench.png", text)
+    print(f"written: {record} and {picture}")
+    return 0
 
 
 def run_build(args: argparse.Namespace) -> int:

@@ -282,7 +282,21 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
             "generate",
             "run_generate",
             ["generate", "Hello", "--max-new-tokens", "5", "--raw"],
-            {"text": "Hello", "model": "smollm2", "max_new_tokens": 5, "raw": True},
+            {
+                "text": "Hello",
+                "model": "smollm2",
+                "max_new_tokens": 5,
+                "raw": True,
+                "engine": "auto",
+                "device": "cpu",
+                "dtype": "float32",
+            },
+        ),
+        (
+            "generate",
+            "run_generate",
+            ["generate", "x", "--engine", "torch", "--device", "auto", "--dtype", "int4"],
+            {"engine": "torch", "device": "auto", "dtype": "int4"},
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """Generation: limits, stops, the command line's text and errors."""
 
 import argparse
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from conftest import TINY, tiny_model
 from test_engine_tokenizer import gguf_fields
 
-from inferlab import generate
+from inferlab import device, engines, generate
 from inferlab.generate import Stop, generate_uncached, run_generate, stream, stream_tokens
 from inferlab.kv_cache import generate_cached
 from inferlab.model import Model
@@ -22,8 +23,24 @@ def talking_model(eos: int = 2, max_context: int = 64, seed: int = 0) -> Model:
     return Model(config, weights, Tokenizer.from_gguf_metadata(gguf_fields()))
 
 
-def arguments(text="hello", model="m", max_new_tokens=5, raw=True) -> argparse.Namespace:
-    return argparse.Namespace(text=text, model=model, max_new_tokens=max_new_tokens, raw=raw)
+def arguments(
+    text="hello", model="m", max_new_tokens=5, raw=True, engine="auto", dtype="float32"
+) -> argparse.Namespace:
+    return argparse.Namespace(
+        text=text,
+        model=model,
+        max_new_tokens=max_new_tokens,
+        raw=raw,
+        engine=engine,
+        device="cpu",
+        dtype=dtype,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _known_bandwidth(monkeypatch):
+    """No test here measures the machine: it reads a gigabyte a second."""
+    monkeypatch.setattr(device, "read_bandwidth", lambda **_: 1e9)
 
 
 @pytest.mark.parametrize("kind", TINY)
@@ -79,7 +96,7 @@ def test_a_model_without_a_tokenizer_cannot_stream_text():
 
 def test_the_command_prints_the_text_and_one_line_of_timing(monkeypatch, capsys):
     model = talking_model()
-    monkeypatch.setattr(generate, "load_model", lambda name: model)
+    monkeypatch.setattr(engines, "load_model", lambda name: model)
     assert run_generate(arguments()) == 0
     out, err = capsys.readouterr()
     expected = generate_uncached(model, model.tokenizer.encode("hello"), 5)
@@ -89,10 +106,23 @@ def test_the_command_prints_the_text_and_one_line_of_timing(monkeypatch, capsys)
     assert err.startswith("4 prompt + 5 new tokens: TTFT ")
     assert "over 4 steps" in err
     assert "(cpu, float32)" in err
+    assert re.search(r"tokens/s = \d+% of what 1\.0 GB/s allow", err)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_command_runs_the_torch_engine(monkeypatch, capsys, dtype):
+    model = talking_model()
+    monkeypatch.setattr(engines, "load_model", lambda name: model)
+    assert run_generate(arguments(engine="torch", dtype=dtype)) == 0
+    out, err = capsys.readouterr()
+    assert f"(cpu, {dtype})" in err
+    if dtype == "float32":
+        expected = generate_uncached(model, model.tokenizer.encode("hello"), 5)
+        assert out == model.tokenizer.decode(expected) + "\n"
 
 
 def test_one_token_has_no_time_per_token(monkeypatch, capsys):
-    monkeypatch.setattr(generate, "load_model", lambda name: talking_model())
+    monkeypatch.setattr(engines, "load_model", lambda name: talking_model())
     assert run_generate(arguments(max_new_tokens=1)) == 0
     assert "TPOT - (one token)" in capsys.readouterr().err
 
@@ -102,12 +132,14 @@ def test_one_token_has_no_time_per_token(monkeypatch, capsys):
     [
         (arguments(text="a" * 100), 1, "100 tokens, more than max_context=64"),
         (arguments(model="no such file"), 1, "no model at no such file"),
+        (arguments(engine="numpy", dtype="int8"), 1, "NumPy engine runs on cpu in float32"),
+        (arguments(dtype="int3"), 1, "dtype 'int3' is not one of"),
         (arguments(max_new_tokens=0), 2, "--max-new-tokens 0 must be at least 1"),
     ],
 )
 def test_the_command_reports_errors_in_one_line(monkeypatch, capsys, args, code, message):
     if args.model == "m":
-        monkeypatch.setattr(generate, "load_model", lambda name: talking_model())
+        monkeypatch.setattr(engines, "load_model", lambda name: talking_model())
     assert run_generate(args) == code
     out, err = capsys.readouterr()
     assert out == ""

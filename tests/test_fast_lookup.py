@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from inferlab.fast_numpy import FastModel
 from inferlab.kv_cache import KVCache, generate_cached
 from inferlab.speculate_lookup import LookupStats, NgramIndex, TrackRecord, generate_lookup
+from inferlab.torch_engine import TorchModel
 
 EAGER = {"n_right": 0, "first": 5, "largest": 5}
 
@@ -41,7 +42,7 @@ class Echo:
 
 
 @pytest.mark.parametrize("kind", TINY)
-@pytest.mark.parametrize("engine", [lambda model: model, FastModel.of])
+@pytest.mark.parametrize("engine", [lambda model: model, FastModel.of, TorchModel.from_model])
 @pytest.mark.parametrize("record", [EAGER, {}])
 def test_tokens_are_those_of_greedy_decoding(kind, engine, record):
     model = tiny_model(kind, np.float32)

@@ -41,7 +41,12 @@ RECIPES = {
         "moe", Sizes(4, 192, 6, 2, 160, VOCAB_SIZE, 8), seed=2, n_steps=600, balance=0.005
     ),
     "draft": Recipe(
-        "draft", Sizes(2, 128, 4, 2, 320, VOCAB_SIZE), seed=3, n_steps=600, teacher="target"
+        "draft",
+        Sizes(2, 128, 4, 2, 320, VOCAB_SIZE),
+        seed=3,
+        n_steps=600,
+        teacher="target",
+        n_written=384,
     ),
 }
 

@@ -33,26 +33,29 @@ def _draw(logits: Tensor, temperature: float, rng: torch.Generator) -> Tensor:
     return torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=rng)
 
 
-def write_windows(teacher: Decoder, recipe: Recipe, work: Path, at_once: int = 128) -> np.ndarray:
+def write_windows(teacher: Decoder, recipe: Recipe, work: Path, at_once: int = 64) -> np.ndarray:
     """recipe.n_written windows sampled at temperature 1, each from the end-of-text token on.
 
-    -> (n_written, context + 1). Kept in `work` under the hash of teacher and recipe, so that a
-    resumed run reads the same.
+    -> (n_written, context + 1). Each batch is kept in `work` under the hash of teacher and recipe,
+    so that a run that was interrupted goes on with the next and then reads the same.
     """
-    file = work / f"{recipe.teacher}-wrote-{_fingerprint(teacher, recipe)}.npy"
-    if file.exists():
-        return np.load(file)
-    rng = torch.Generator().manual_seed(recipe.seed)
-    sizes = [min(at_once, recipe.n_written - i) for i in range(0, recipe.n_written, at_once)]
-    batches = [
-        continue_rows(teacher, torch.zeros(size, 1, dtype=torch.int64), recipe.context, rng)
-        for size in tqdm(sizes, desc=f"{recipe.teacher} writes for the draft", unit="batch")
-    ]
-    written = torch.cat(batches).numpy().astype(np.uint16)
+    stem = f"{recipe.teacher}-wrote-{_fingerprint(teacher, recipe)}"
+    starts = range(0, recipe.n_written, at_once)
+    batches = []
+    for start in tqdm(starts, desc=f"{recipe.teacher} writes for the draft", unit="batch"):
+        file = work / f"{stem}-{start}.npy"
+        if not file.exists():
+            rng = torch.Generator().manual_seed(1_000_000 * recipe.seed + start)
+            first = torch.zeros(min(at_once, recipe.n_written - start), 1, dtype=torch.int64)
+            _save(file, continue_rows(teacher, first, recipe.context, rng))
+        batches.append(np.load(file))
+    return np.concatenate(batches)
+
+
+def _save(file: Path, rows: Tensor) -> None:
     part = file.with_name(file.stem + ".part.npy")
-    np.save(part, written)
+    np.save(part, rows.numpy().astype(np.uint16))
     os.replace(part, file)
-    return written
 
 
 def _fingerprint(teacher: Decoder, recipe: Recipe) -> str:

@@ -60,7 +60,8 @@ def resolve(device: str = "auto", dtype: str = "float32", torch: Any = None) -> 
         raise ValueError("device 'cuda' needs an NVIDIA or AMD GPU and a PyTorch built for it")
     if device == "mps" and not torch.backends.mps.is_available():
         raise ValueError("device 'mps' needs an Apple GPU and macOS 14 or newer")
-    if device == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+    needed = compute_dtype(device, dtype)
+    if device == "cuda" and needed == "bfloat16" and not torch.cuda.is_bf16_supported():
         raise ValueError(f"{name(device, torch)} has no bfloat16; use float16 or float32")
     return device, dtype
 
@@ -147,9 +148,8 @@ class Timing:
 
 def _in_words(seconds: float) -> str:
     """0.025 -> "25.0 ms": three significant digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= 0.9995 * size:
-            break
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+    unit, size = next((pair for pair in units if seconds >= 0.9995 * pair[1]), units[-1])
     return f"{seconds / size:#.3g} {unit}".replace(". ", " ")
 
 

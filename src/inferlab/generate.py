@@ -7,10 +7,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferlab.model import Model, load_model
+from inferlab.engines import load_engine
+from inferlab.model import Model
+
+if TYPE_CHECKING:
+    from inferlab.torch_engine import TorchModel
 from inferlab.tokenizer import StreamDecoder, Tokenizer
 
 PREFILL_CHUNK = 512  # tokens a pass: bounds the score matrix at 512 rows, however long the prompt
@@ -49,19 +54,28 @@ class Timing:
         """Time per output token after the first: n - 1 steps; None for a single token."""
         return (self.total_s - self.ttft_s) / (self.n_new - 1) if self.n_new > 1 else None
 
-    def line(self) -> str:
-        """One line for people."""
+    def line(self, where: str = "cpu, float32", bytes_per_s: float = 0, step_bytes: int = 0) -> str:
+        """One line for people.
+
+        where: device and number format. With the bandwidth and the bytes that a step reads: the
+        share of the fastest pace at which memory could deliver them.
+        """
         tpot = self.tpot_s
         pace = "TPOT - (one token)"
         if tpot is not None:
             pace = f"TPOT {1e3 * tpot:.1f} ms over {self.n_new - 1} steps, {1 / tpot:.1f} tokens/s"
+            if step_bytes and bytes_per_s:
+                share = step_bytes / bytes_per_s / tpot
+                pace += f" = {share:.0%} of what {bytes_per_s / 1e9:.1f} GB/s allow"
         return (
             f"{self.n_prompt} prompt + {self.n_new} new tokens: TTFT {1e3 * self.ttft_s:.0f} ms, "
-            f"{pace} (cpu, float32)"
+            f"{pace} ({where})"
         )
 
 
-def stream_tokens(model: Model, prompt: Sequence[int], max_new_tokens: int) -> Iterator[int | Stop]:
+def stream_tokens(
+    model: Model | TorchModel, prompt: Sequence[int], max_new_tokens: int
+) -> Iterator[int | Stop]:
     """Yield greedy tokens as they come, with a KV cache; at the end one Stop that says why.
 
     An end-of-text token is not yielded. The text ends at the latest when the context is full.
@@ -76,7 +90,7 @@ def stream_tokens(model: Model, prompt: Sequence[int], max_new_tokens: int) -> I
             f"the prompt has {len(prompt):,} tokens, more than max_context={config.max_context:,}; "
             "shorten it"
         )
-    cache = model.new_cache(capacity=min(len(prompt) + max_new_tokens, config.max_context))
+    cache: Any = model.new_cache(capacity=min(len(prompt) + max_new_tokens, config.max_context))
     for start in range(0, len(prompt), PREFILL_CHUNK):
         logits = model.next_logits(prompt[start : start + PREFILL_CHUNK], cache)
     for _ in range(max_new_tokens):
@@ -98,7 +112,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, chat: bool) -> list[int]:
 
 
 def stream(
-    model: Model, prompt_text: str, max_new_tokens: int = 64, chat: bool = True
+    model: Model | TorchModel, prompt_text: str, max_new_tokens: int = 64, chat: bool = True
 ) -> Iterator[str]:
     """Yield the model's answer piece by piece; never half a character.
 
@@ -120,10 +134,11 @@ def stream(
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    """`inferlab generate "text" [--model M] [--max-new-tokens N] [--raw]` -> exit code.
+    """`inferlab generate "text" [--model M] [--max-new-tokens N] [--raw] ...` -> exit code.
 
-    args: text, model, max_new_tokens, raw. The answer goes to stdout as it comes, one line of
-    timing to stderr; an error is one line on stderr and exit code 1 (2 for a wrong argument).
+    args: text, model, max_new_tokens, raw, and device, dtype, engine as for engines.load_engine.
+    The answer goes to stdout as it comes, one line of timing to stderr; an error is one line on
+    stderr and exit code 1 (2 for a wrong argument).
     """
     if args.max_new_tokens < 1:
         print(
@@ -131,17 +146,20 @@ def run_generate(args: argparse.Namespace) -> int:
         )
         return 2
     try:
-        timing, stop = _print_answer(load_model(args.model), args)
+        engine = load_engine(args.model, args.engine, args.device, args.dtype)
+        timing, stop = _print_answer(engine.model, args)
     except (ValueError, OSError) as error:
         print(f"inferlab: {error}", file=sys.stderr)
         return 1
     if stop.startswith("the context"):
         print(f"stopped: {stop}", file=sys.stderr)
-    print(timing.line(), file=sys.stderr)
+    n_cached = timing.n_prompt + timing.n_new // 2  # the middle step
+    bandwidth = engine.bandwidth() if timing.n_new > 1 else 0
+    print(timing.line(engine.where, bandwidth, engine.step_bytes(n_cached)), file=sys.stderr)
     return 0
 
 
-def _print_answer(model: Model, args: argparse.Namespace) -> tuple[Timing, Stop]:
+def _print_answer(model: Model | TorchModel, args: argparse.Namespace) -> tuple[Timing, Stop]:
     tokenizer = _tokenizer_of(model)
     prompt = encode_prompt(tokenizer, args.text, chat=not args.raw)
     decoder = StreamDecoder(tokenizer)
@@ -161,7 +179,7 @@ def _print_answer(model: Model, args: argparse.Namespace) -> tuple[Timing, Stop]
     return Timing(len(prompt), len(arrivals), arrivals[0] - started, arrivals[-1] - started), stop
 
 
-def _tokenizer_of(model: Model) -> Tokenizer:
+def _tokenizer_of(model: Model | TorchModel) -> Tokenizer:
     if model.tokenizer is None:
         raise ValueError("this model came without a tokenizer (no tokenizer.json in its folder)")
     return model.tokenizer

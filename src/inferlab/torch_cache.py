@@ -106,20 +106,25 @@ class Places:
         new = torch.arange(T, device=device)
         if self.even:
             self.positions = new + self.start
-            self.picked = slice(self.rows.start, self.rows.stop)
             if T == 1 and window is not None:
                 self.first = max(0, self.S - window)
         else:
             self.positions = torch.tensor(starts, device=device)[:, None] + new
             self.row_index = torch.tensor(self.rows, device=device)[:, None]
-        self.causal = self.even and T > 1 and self.start == 0 and self._sees_all(window)
-        self.mask = None if self._free() else self._mask(device)
+        sees_all = window is None or window >= self.S
+        self.causal = self.even and T > 1 and self.start == 0 and sees_all
+        if self.even and cache is not None:
+            self._cut(cache)
+        free = self.causal or (self.even and T == 1)
+        self.mask = None if free else self._mask(device)
 
-    def _sees_all(self, window: int | None) -> bool:
-        return window is None or self.S <= window
-
-    def _free(self) -> bool:
-        return self.causal or (self.even and self.T == 1)
+    def _cut(self, cache: TorchCache) -> None:
+        """Views of new and visible slots of all layers at once: cheaper than one by one."""
+        keys, values = (x[:, self.rows.start : self.rows.stop] for x in (cache.keys, cache.values))
+        self.new_keys = keys[:, :, :, self.start : self.S].unbind()
+        self.new_values = values[:, :, :, self.start : self.S].unbind()
+        self.seen_keys = keys[:, :, :, self.first : self.S].unbind()
+        self.seen_values = values[:, :, :, self.first : self.S].unbind()
 
     def _mask(self, device: torch.device) -> Tensor:
         key = torch.arange(self.S, device=device)
@@ -136,12 +141,11 @@ class Places:
         """
         if self.cache is None:
             return k, v
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
         if self.even:
-            keys[self.picked, :, self.start : self.S] = k
-            values[self.picked, :, self.start : self.S] = v
-            seen = (self.picked, slice(None), slice(self.first, self.S))
-            return keys[seen], values[seen]
+            self.new_keys[layer].copy_(k)
+            self.new_values[layer].copy_(v)
+            return self.seen_keys[layer], self.seen_values[layer]
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.row_index, :, self.positions] = k.transpose(1, 2)
         values[self.row_index, :, self.positions] = v.transpose(1, 2)
         return keys[:, :, : self.S], values[:, :, : self.S]

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from inferlab.config import ModelConfig, UnsupportedModel
 from inferlab.device import compute_dtype, resolve
 from inferlab.operators import rope_angles
 from inferlab.torch_cache import Places, TorchCache
-from inferlab.torch_layers import Block, Format
+from inferlab.torch_layers import Block, Format, rms_norm
 from inferlab.transformer import check_tokens
 from inferlab.weights import Weights
 
@@ -149,7 +148,7 @@ class TorchModel:
         places.advance()
         if last_only:
             x = x.view(B, T, -1)[:, -1]
-        x = F.rms_norm(x, x.shape[-1:], self.final_gain, self.config.norm_eps)
+        x = rms_norm(x, self.final_gain, self.config.norm_eps)
         return self.head(x.to(self.compute)).view(B, -1, self.config.vocab_size)
 
     def _turn_at(self, places: Places) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Measured comparisons with other engines: python -m benchmarks.run, or make bench."""
