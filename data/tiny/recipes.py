@@ -42,9 +42,9 @@ RECIPES = {
     ),
     "draft": Recipe(
         "draft",
-        Sizes(2, 128, 4, 2, 320, VOCAB_SIZE),
+        Sizes(1, 96, 6, 2, 256, VOCAB_SIZE),
         seed=3,
-        n_steps=600,
+        n_steps=320,
         teacher="target",
         n_written=384,
     ),
