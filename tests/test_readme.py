@@ -110,3 +110,8 @@ def test_the_licences_are_named_and_there() -> None:
     assert "CC-BY-4.0" in text
     assert "https://creativecommons.org/licenses/by/4.0/" in text
     assert "LICENSE-TEXT" in README
+
+
+def test_the_performance_table_is_made_from_the_records():
+    made = runpy.run_path(str(ROOT / "docs" / "performance_table.py"))["with_tables"](README)
+    assert made == README, "run: python docs/performance_table.py"

@@ -186,9 +186,9 @@ def _origin(done: Finished) -> list[str]:
         "",
         how,
         "",
-        f"Made by `make train-tiny ARGS={recipe.name}` from seed {recipe.seed}: {done.n_steps} "
-        f"steps, {n_tokens:,} tokens,",
-        f"in {done.seconds / 60:.1f} minutes of a processor that had other work as well.",
+        f'Made by `make train-tiny ARGS="{recipe.name} --threads {torch.get_num_threads()}"` from '
+        f"seed {recipe.seed}: {done.n_steps} steps, {n_tokens:,} tokens,",
+        f"in {done.seconds / 60:.1f} minutes by the clock, other work of the processor included.",
         "Other processors and numbers of threads round differently, so a new run gives a model",
         "alike, not the same bytes.",
         "",
@@ -213,6 +213,7 @@ def _measured(recipe: Recipe, facts: dict[str, str]) -> list[str]:
             "",
             "Acceptance: mean over positions of the sum over tokens of min(draft, target), "
             "temperature 1.",
+            "The draft's size and steps were chosen by this number on this text (see recipes.py).",
         ]
     return [*lines, *rows, *notes, ""]
 

@@ -40,6 +40,9 @@ RECIPES = {
     "moe": Recipe(
         "moe", Sizes(4, 192, 6, 2, 160, VOCAB_SIZE, 8), seed=2, n_steps=600, balance=0.005
     ),
+    # Its size and steps were chosen on heldout.txt, so that the target accepts most tokens but not
+    # nearly all: 2 layers of 128 (0.6 million, 600 steps) came to 0.87, this one after 200 steps
+    # to 0.64, after 320 to 0.73.
     "draft": Recipe(
         "draft",
         Sizes(1, 96, 6, 2, 256, VOCAB_SIZE),
