@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import BASELINE, VARIANTS, Sizes
+from labkit.files import write_whole
 
 RATES = ("decode", "prefill", "batch")  # tokens a second each
 
@@ -74,10 +74,7 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Write all of it, in one move: a reader never sees half a file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(path.name + ".part")
-        beside.write_text(json.dumps(self.as_json(), indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, path)
+        write_whole(path, json.dumps(self.as_json(), indent=1) + "\n")
 
 
 def summary_of(

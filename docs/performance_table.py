@@ -6,7 +6,6 @@ It shows benchmarks/results/*.json, which `make bench` writes.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ if str(ROOT) not in sys.path:  # so that it also runs as a file
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.table import performance_table  # noqa: E402
+from labkit.files import write_whole  # noqa: E402
 
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -46,6 +46,4 @@ def with_tables(text: str, folder: Path = RESULTS) -> str:
 
 
 if __name__ == "__main__":
-    beside = README.with_suffix(".md.part")
-    beside.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
-    os.replace(beside, README)
+    write_whole(README, with_tables(README.read_text(encoding="utf-8")))

@@ -5,10 +5,10 @@ Exercises, minutes and points come from the registry; a lesson that it does not 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from grader import registry
+from labkit.files import write_whole
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- lessons: begin (python docs/readme_table.py) -->", "<!-- lessons: end -->"
@@ -58,6 +58,4 @@ def with_table(text: str) -> str:
 
 
 if __name__ == "__main__":
-    beside = README.with_suffix(".md.part")
-    beside.write_text(with_table(README.read_text(encoding="utf-8")), encoding="utf-8")
-    os.replace(beside, README)
+    write_whole(README, with_table(README.read_text(encoding="utf-8")))
