@@ -1,12 +1,16 @@
 """The data files are the ones their README describes, and presets agree with published counts."""
 
 import hashlib
+import math
 import re
 
 import pytest
 
+from inferlab.config import UnsupportedModel
 from inferlab.data import ROOT, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_bytes_per_token
+from inferlab.params import attention_params, count_params
+from inferlab.weights import layer_shapes
 
 
 def test_the_readme_lists_every_file_with_its_sha256():
@@ -18,24 +22,45 @@ def test_the_readme_lists_every_file_with_its_sha256():
         assert listed[file.name] == hashlib.sha256(file.read_bytes()).hexdigest(), file.name
 
 
-PLAIN = ["llama-2-7b", "llama-3-8b", "llama-3-70b", "llama-3.2-1b", "mistral-7b-v0.1"]
+ALL = list(load_models())
 
 
-@pytest.mark.parametrize("name", [*PLAIN, "smollm2-135m", "smollm2-1.7b", "phi-3-mini-4k"])
+@pytest.mark.parametrize("name", [m for m in ALL if load_models()[m]["published"]["exact"]])
 def test_presets_count_the_published_parameters(name):
-    record = load_models()[name]
-    assert model_preset(name).n_params == record["published"]["params_total"]
+    """d_head apart from d_model / n_heads, tied heads, biases, norms, experts and latents."""
+    assert model_preset(name).n_params == load_models()[name]["published"]["params_total"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_presets_count_the_recorded_active_parameters(name):
+    config, record = model_preset(name), load_models()[name]["computed"]
+    assert count_params(config) == record["params_total"]
+    assert count_params(config, config.n_experts_per_token) == record["params_active"]
+    assert attention_params(config) == record["params_attention_per_layer"]
 
 
 @pytest.mark.parametrize("name", [m for m, r in load_models().items() if not r["mla"]])
 def test_presets_give_the_recorded_cache_size(name):
-    record = load_models()[name]
-    if record["moe"]:
-        with pytest.raises(ValueError, match="mixture of experts"):
-            model_preset(name)
-    else:
-        expected = record["computed"]["kv_bytes_per_token_bf16"]
-        assert kv_bytes_per_token(model_preset(name)) == expected
+    expected = load_models()[name]["computed"]["kv_bytes_per_token_bf16"]
+    assert kv_bytes_per_token(model_preset(name)) == expected
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma-2-2b", "falcon-7b", "gpt-oss-20b"])
+def test_a_model_that_is_only_counted_is_refused_by_the_engine(name):
+    with pytest.raises(UnsupportedModel, match="is counted but not run here"):
+        layer_shapes(model_preset(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3-8b", "mistral-7b-v0.1", "qwen2.5-7b", "qwen3-0.6b", "olmoe-1b-7b",
+             "deepseek-v2", "deepseek-v2-lite"]
+)  # fmt: skip
+def test_the_count_is_that_of_the_arrays_that_the_engine_wants(name):
+    config = model_preset(name)
+    layers = [layer_shapes(config, i).values() for i in range(config.n_layers)]
+    in_layers = sum(math.prod(shape) for layer in layers for shape in layer)
+    tables = (1 if config.tied_embeddings else 2) * config.vocab_size * config.d_model
+    assert count_params(config) == in_layers + tables + config.d_model
 
 
 def test_styles_and_unknown_names():
@@ -43,6 +68,4 @@ def test_styles_and_unknown_names():
     assert model_preset("70b-style").n_params == model_preset("llama-3-70b").n_params
     with pytest.raises(ValueError, match=r"'gpt5'; known: 8b-style"):
         model_preset("gpt5")
-    with pytest.raises(ValueError, match="latent"):
-        model_preset("deepseek-v3")
     assert load_devices()["synthetic"]["bandwidth_gb_s"] == 3000

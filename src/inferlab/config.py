@@ -1,6 +1,5 @@
 """The sizes of a Llama-family model, read from its checkpoint and checked once."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -82,6 +81,11 @@ class ModelConfig:
     numbers inside, beside n_shared_experts that every token takes; the router's weights of the
     chosen ones sum to 1 with norm_topk; the first n_dense_layers have a plain MLP of d_ff.
 
+    The last group serves arithmetic only (params.py, lessons 01, 05 and 09); an engine refuses
+    it (weights.layer_shapes). mlp_is_gated is False for up and down alone; layer_norm gives each
+    norm a bias beside its gain; n_window_layers of the layers have the sliding_window and the
+    rest see everything (None: all have it); attention_sinks is one number a head.
+
     Raises ValueError, with both numbers, for sizes that do not fit together.
     """
 
@@ -111,11 +115,24 @@ class ModelConfig:
     n_dense_layers: int = 0
     mla: MlaConfig | None = None
 
+    mlp_is_gated: bool = True
+    output_bias: bool = False
+    mlp_bias: bool = False
+    layer_norm: bool = False
+    norms_per_layer: int = 2
+    n_learned_positions: int = 0
+    n_window_layers: int | None = None
+    attention_sinks: bool = False
+    router_bias: bool = False
+    expert_bias: bool = False
+
     def __post_init__(self) -> None:
         _require_counts(self, _COUNTS)
+        _require_counts(self, ("n_learned_positions",), least=0)
         _require_positive(self, ("rope_theta", "norm_eps"))
         if self.sliding_window is not None:
             _require_counts(self, ("sliding_window",))
+        _check_windows(self)
         if self.n_heads % self.n_kv_heads:
             raise ValueError(
                 f"n_heads={self.n_heads} must be a multiple of n_kv_heads={self.n_kv_heads}"
@@ -140,12 +157,9 @@ class ModelConfig:
     @property
     def n_params(self) -> int:
         """Trained numbers in all weights; a tied head is counted once."""
-        from inferlab.weights import layer_shapes
+        from inferlab.params import count_params
 
-        shapes = (layer_shapes(self, layer).values() for layer in range(self.n_layers))
-        in_layers = sum(math.prod(shape) for layer in shapes for shape in layer)
-        n_embeddings = 1 if self.tied_embeddings else 2
-        return n_embeddings * self.vocab_size * self.d_model + in_layers + self.d_model
+        return count_params(self)
 
     @classmethod
     def from_hf_config(cls, source: Mapping[str, Any] | str | PathLike[str]) -> "ModelConfig":
@@ -218,7 +232,32 @@ _COUNTS = (
     "d_ff",
     "vocab_size",
     "max_context",
+    "norms_per_layer",
 )
+
+RUNS_ONLY_WITH = {
+    "mlp_is_gated": True,
+    "output_bias": False,
+    "mlp_bias": False,
+    "layer_norm": False,
+    "norms_per_layer": 2,
+    "n_learned_positions": 0,
+    "n_window_layers": None,
+    "attention_sinks": False,
+    "router_bias": False,
+    "expert_bias": False,
+}
+"""What each field that serves arithmetic only must be in a model that an engine here runs."""
+
+
+def require_runnable(config: ModelConfig) -> None:
+    """Raises UnsupportedModel, naming the field, for a model that no engine here runs."""
+    for name, needed in RUNS_ONLY_WITH.items():
+        if getattr(config, name) != needed:
+            raise UnsupportedModel(
+                f"{name}={getattr(config, name)} is counted but not run here; needed: {needed}"
+            )
+
 
 _MOE_COUNTS = ("n_experts", "n_experts_per_token", "d_expert")
 
@@ -235,6 +274,17 @@ def _require_positive(sizes: object, names: Iterable[str]) -> None:
         value = getattr(sizes, name)
         if not 0 < value < float("inf"):
             raise ValueError(f"{name}={value!r} must be a positive, finite number")
+
+
+def _check_windows(c: ModelConfig) -> None:
+    if c.n_window_layers is None:
+        return
+    _require_counts(c, ("n_window_layers",))
+    if c.sliding_window is None or c.n_window_layers > c.n_layers:
+        raise ValueError(
+            f"n_window_layers={c.n_window_layers} needs a sliding_window and at most "
+            f"n_layers={c.n_layers}; given: sliding_window={c.sliding_window}"
+        )
 
 
 def _check_experts(c: ModelConfig) -> None:

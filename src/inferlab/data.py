@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from inferlab.config import ModelConfig
+from inferlab.config import MlaConfig, ModelConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 """The course's own folder."""
@@ -28,13 +28,11 @@ def load_devices() -> dict[str, dict[str, Any]]:
 
 
 def model_preset(name: str) -> ModelConfig:
-    """Sizes of a named model: "8b-style", "70b-style", or the id of a dense one in models.json.
+    """Sizes of a named model: "8b-style", "70b-style", or the id of one in models.json.
 
-    They serve for arithmetic on caches and costs. Biases, query/key norms and sliding windows are
-    no part of a ModelConfig, and its n_params assumes a gated MLP: models with such things (the
-    record says so) have a few more or fewer.
+    They serve arithmetic on parameters, caches and costs. Not every such model runs here.
 
-    Raises ValueError for an unknown name, and for mixtures of experts and MLA.
+    Raises ValueError for an unknown name.
     """
     if name in STYLES:
         return STYLES[name]
@@ -42,20 +40,59 @@ def model_preset(name: str) -> ModelConfig:
     if name not in models:
         raise ValueError(f"no model is called {name!r}; known: {', '.join([*STYLES, *models])}")
     record = models[name]
-    if record["mla"] or record["moe"]:
-        kind = "multi-head latent attention" if record["mla"] else "a mixture of experts"
-        raise ValueError(f"{name} has {kind}; a preset needs a dense model without it")
+    latent, sliding, experts = record["mla"], record["sliding"], record["moe"]
+    sizes = {field: record[key] for field, key in _SAME.items()}
+    sizes["d_ff"] = record["ffn_size"] or experts["expert_ffn_size"]  # no dense layer: never used
     return ModelConfig(
-        n_layers=record["layers"],
-        d_model=record["hidden_size"],
-        n_heads=record["num_heads"],
-        n_kv_heads=record["num_kv_heads"],
-        d_head=record["head_dim"],
-        d_ff=record["ffn_size"],
-        vocab_size=record["vocab_size"],
-        max_context=record["max_context"],
-        tied_embeddings=record["tied_embeddings"],
+        **{**sizes, **(_experts(experts) if experts else {})},
+        qk_norm=record["qk_norm"] is not None,
+        qk_norm_per_head=record["qk_norm"] != "full",
+        layer_norm=record["norm"] == "layernorm",
+        sliding_window=sliding and sliding["window"],
+        n_window_layers=sliding["sliding_layers"] if sliding and sliding["full_layers"] else None,
+        mla=MlaConfig(**{ours: latent[theirs] for ours, theirs in _LATENT.items()})
+        if latent
+        else None,
     )
+
+
+_SAME = {
+    "n_layers": "layers",
+    "d_model": "hidden_size",
+    "n_heads": "num_heads",
+    "n_kv_heads": "num_kv_heads",
+    "d_head": "head_dim",
+    "d_ff": "ffn_size",
+    "vocab_size": "vocab_size",
+    "max_context": "max_context",
+    "tied_embeddings": "tied_embeddings",
+    "mlp_is_gated": "ffn_gated",
+    "attention_bias": "qkv_bias",
+    "output_bias": "o_bias",
+    "mlp_bias": "mlp_bias",
+    "norms_per_layer": "norms_per_layer",
+    "n_learned_positions": "learned_positions",
+    "attention_sinks": "attention_sinks",
+}
+_LATENT = {
+    "d_latent": "kv_lora_rank",
+    "d_nope": "qk_nope_head_dim",
+    "d_rope": "qk_rope_head_dim",
+    "d_value": "v_head_dim",
+    "d_query_latent": "q_lora_rank",
+}
+
+
+def _experts(record: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "n_experts": record["num_experts"],
+        "n_experts_per_token": record["top_k"],
+        "d_expert": record["expert_ffn_size"],
+        "n_shared_experts": record["shared_experts"],
+        "n_dense_layers": record["dense_layers_first"],
+        "router_bias": record["router_bias"],  # a balancing bias is no trained number
+        "expert_bias": record["expert_bias"],
+    }
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from inferlab.config import InvalidModelFile, ModelConfig
+from inferlab.config import InvalidModelFile, ModelConfig, require_runnable
 
 Value = TypeVar("Value")
 
@@ -126,8 +126,10 @@ class TensorNames:
 def layer_shapes(config: ModelConfig, layer: int = 0) -> dict[str, tuple[int, ...]]:
     """The shape that each field of LayerWeights must have in layer number `layer`.
 
-    Fields that the model does not have are left out.
+    Fields that the model does not have are left out. Raises UnsupportedModel for a model that no
+    engine here runs.
     """
+    require_runnable(config)
     shapes = _attention_shapes(config) if config.mla is None else _latent_shapes(config)
     return {
         "attention_gain": (config.d_model,),
