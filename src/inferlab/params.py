@@ -41,9 +41,8 @@ def mlp_params(config: ModelConfig) -> int:
 
 def expert_params(config: ModelConfig) -> int:
     """Numbers in one expert: gate, up and down, and their biases."""
-    return (
-        3 * config.d_model * config.d_expert
-        + config.expert_bias * (2 * config.d_expert + config.d_model)
+    return 3 * config.d_model * config.d_expert + config.expert_bias * (
+        2 * config.d_expert + config.d_model
     )
 
 
