@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from inferlab.config import UnsupportedModel
-from inferlab.data import ROOT, load_devices, load_models, model_preset
+from inferlab.config import ModelConfig, UnsupportedModel
+from inferlab.data import ROOT, load_config, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_bytes_per_token
 from inferlab.params import attention_params, count_params
 from inferlab.weights import layer_shapes
@@ -69,3 +69,44 @@ def test_styles_and_unknown_names():
     with pytest.raises(ValueError, match=r"'gpt5'; known: 8b-style"):
         model_preset("gpt5")
     assert load_devices()["synthetic"]["bandwidth_gb_s"] == 3000
+
+
+FAMILY_TYPES = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "olmoe", "deepseek_v2")
+CONFIGS = sorted(path.stem for path in (ROOT / "data" / "configs").glob("*.json"))
+RUNS = [name for name in CONFIGS if load_config(name)["model_type"] in FAMILY_TYPES]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_kept_config_has_the_recorded_sizes(name):
+    raw, record = load_config(name), load_models()[name]
+    fields = {
+        "hidden_size": "hidden_size",
+        "num_hidden_layers": "layers",
+        "num_attention_heads": "num_heads",
+        "num_key_value_heads": "num_kv_heads",
+        "vocab_size": "vocab_size",
+        "max_position_embeddings": "max_context",
+    }
+    assert {k: raw[k] for k in fields} == {k: record[field] for k, field in fields.items()}
+    if raw.get("head_dim"):
+        assert raw["head_dim"] == record["head_dim"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_reading_a_kept_config_gives_the_preset(name):
+    """Two roads to the same sizes: the hub's file, and the compiled record."""
+    read, preset = ModelConfig.from_hf_config(load_config(name)), model_preset(name)
+    assert read.n_params == preset.n_params
+    assert kv_bytes_per_token(read) == kv_bytes_per_token(preset)
+    assert (read.d_head, read.mla, read.sliding_window) == (
+        preset.d_head, preset.mla, preset.sliding_window
+    )  # fmt: skip
+
+
+def test_the_engine_reads_most_kept_configs_and_refuses_the_others_by_name():
+    assert len(RUNS) >= 9
+    for name in set(CONFIGS) - set(RUNS):
+        with pytest.raises(UnsupportedModel):
+            ModelConfig.from_hf_config(load_config(name))
+    with pytest.raises(ValueError, match=r"no config.json of 'gpt5' is kept; known: deepseek"):
+        load_config("gpt5")

@@ -22,6 +22,17 @@ def load_models() -> dict[str, dict[str, Any]]:
     return {model["id"]: model for model in _read("models.json")["models"]}
 
 
+def load_config(name: str) -> dict[str, Any]:
+    """The config.json of a published model, as on the Hugging Face hub: the fields of its sizes.
+
+    Raises ValueError for a model of which no copy is kept in data/configs.
+    """
+    known = sorted(path.stem for path in (ROOT / "data" / "configs").glob("*.json"))
+    if name not in known:
+        raise ValueError(f"no config.json of {name!r} is kept; known: {', '.join(known)}")
+    return dict(_read(f"configs/{name}.json"))
+
+
 def load_devices() -> dict[str, dict[str, Any]]:
     """The records of data/devices.json by id; data/README.md says where they come from."""
     return {device["id"]: device for device in _read("devices.json")["devices"]}
