@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from inferlab.serve.options import add_arguments
+
 EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
 
 
@@ -86,6 +88,9 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--prompt", type=int, default=64, metavar="N", help="tokens in the prompt")
     bench.add_argument("--steps", type=int, default=24, metavar="N", help="decode steps to time")
     bench.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR")
+
+    serve = verb("serve", run_serve, "serve a model over HTTP, as OpenAI's API does")
+    add_arguments(serve)
 
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
@@ -184,6 +189,12 @@ def run_generate(args: argparse.Namespace) -> int:
     from inferlab.generate import run_generate as generate
 
     return generate(args)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    from inferlab.serve.command import run_serve as serve
+
+    return serve(args)
 
 
 def run_bench(args: argparse.Namespace) -> int:

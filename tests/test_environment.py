@@ -16,7 +16,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
-CONDA_NAMES = {"matplotlib-base": "matplotlib", "ml_dtypes": "ml-dtypes"}
+CONDA_NAMES = {
+    "matplotlib-base": "matplotlib",
+    "ml_dtypes": "ml-dtypes",
+    "prometheus_client": "prometheus-client",
+}
 # A torch build for GPUs brings these, each pinned by torch itself; a CPU build has none of them.
 TORCH_OWN = re.compile(r"^(nvidia|cuda|triton)")
 
