@@ -8,7 +8,7 @@ import sys
 
 import uvicorn
 
-from inferlab.model import Model, load_model
+from inferlab.model import load_model
 from inferlab.serve.app import Server
 from inferlab.serve.loop import EngineLoop
 from inferlab.serving import ServingEngine
@@ -16,9 +16,12 @@ from inferlab.serving import ServingEngine
 DRAIN_S = 30  # on SIGTERM: what has begun may take so long to end
 
 
-def make_server(args: argparse.Namespace, model: Model | None = None) -> Server:
-    """The server that these options describe. Raises ValueError for what does not fit together."""
-    model = model or load_model(args.model)
+def make_server(args: argparse.Namespace, parts: dict[str, str] | None = None) -> Server:
+    """The server that these options describe. Raises ValueError for what does not fit together.
+
+    parts: exercise -> "yours" or "reference", for the page.
+    """
+    model = load_model(args.model)
     if model.tokenizer is None:
         raise ValueError(f"{args.model} came without a tokenizer; a server needs one")
     engine = ServingEngine(
@@ -30,12 +33,12 @@ def make_server(args: argparse.Namespace, model: Model | None = None) -> Server:
         use_prefix_cache=not args.no_prefix_cache,
     )
     loop = EngineLoop(engine, args.max_waiting)
-    return Server(loop, model.tokenizer, args.served_name or str(args.model))
+    return Server(loop, model.tokenizer, args.served_name or str(args.model), parts or {})
 
 
-def run_serve(args: argparse.Namespace, model: Model | None = None) -> int:
+def run_serve(args: argparse.Namespace, parts: dict[str, str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; then end what has begun. -> exit code"""
-    server = make_server(args, model)
+    server = make_server(args, parts)
     pool = server.loop.engine.pool
     print(
         f"serving {server.name} at http://{args.host}:{args.port}  "
