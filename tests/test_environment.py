@@ -14,6 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from setuptools import find_packages
 
 ROOT = Path(__file__).parent.parent
 CONDA_NAMES = {
@@ -137,4 +138,9 @@ def test_no_package_is_asked_of_both_conda_and_pip() -> None:
 def test_command_line_and_packages_are_declared() -> None:
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert setup["project"]["scripts"] == {"inferlab": "grader.cli:main"}
-    assert set(setup["tool"]["setuptools"]["packages"]) >= {"inferlab", "labkit", "grader"}
+    found = setup["tool"]["setuptools"]["packages"]["find"]
+    packages = {name for folder in found["where"] for name in find_packages(ROOT / folder)}
+    assert packages >= {"inferlab", "labkit", "grader", "grader.checks.kv_cache"}
+    wanted = tuple(pattern.rstrip("*") for pattern in found["include"])
+    ours = [p.relative_to(ROOT).parts for p in ROOT.glob("src/*/__init__.py")]
+    assert all(parts[1].startswith(wanted) for parts in ours)
