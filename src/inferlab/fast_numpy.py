@@ -332,10 +332,11 @@ _KNOWN_FIELDS = {
 
 
 def _refuse_other_than_llama(config: ModelConfig) -> None:
-    """Refuse by name whatever is on that the code above does not do, also what comes later."""
-    for name in (f.name for f in fields(config)):
-        if name not in _KNOWN_FIELDS and getattr(config, name):
+    """Refuse by name whatever differs from a plain Llama, also in fields that come later."""
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if f.name not in _KNOWN_FIELDS and value != f.default:
             raise UnsupportedModel(
-                f"{name}={getattr(config, name)!r} is not implemented in the fast NumPy engine; "
+                f"{f.name}={value!r} is not implemented in the fast NumPy engine; "
                 "run this model in the readable one"
             )
