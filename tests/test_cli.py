@@ -104,6 +104,9 @@ def test_progress_shows_what_is_passed_and_what_is_next(
     store.record_attempt(first.id, "passed")
     assert run("progress") == 0
     said = capsys.readouterr().out.splitlines()
+    heads = [line.split(":")[0] for line in said if not line.startswith((" ", "next", "kept"))]
+    assert heads == list(registry.lessons())  # a line for each; exercises where one is begun
+    said = said[heads.index(LESSON) :]
     assert said[0].startswith(f"{LESSON}: 1 of ")
     assert said[1].split()[:2] == ["passed", first.id]
     assert "2 tries" in said[1]

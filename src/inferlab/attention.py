@@ -31,11 +31,18 @@ def self_attention(
 ) -> np.ndarray:
     """Project x to queries, keys and values, rotate, attend, and project back.
 
-    Queries and keys are rotated, values are not. With a cache, the new keys (rotated) and values
-    are appended to layer number `layer` of it, and the queries see all that it then holds.
+    to_heads(x, w, config, bias, gain) projects and splits into heads, with w_q, b_q, q_gain for the
+    queries, w_k, b_k, k_gain for the keys, w_v, b_v for the values (all in weights; a Llama's
+    biases and gains are None). Queries and keys are rotated by angles, values are not. The merged
+    heads go through weights.w_o.
+
+    With a cache, call cache.append(layer, k, v) once, with the new keys (rotated) and values: it
+    stores them and returns all keys and all values of that layer, which the queries attend to.
 
     x: (B, T, d_model), angles: (T, d_head // 2), visible: (T, S) -> (B, T, d_model)
     S is T without a cache, and the cached tokens plus T with one.
+    Example: one token, no cache: its weight is 1, so the result is its value (repeated for the
+    query heads that share it) times w_o.
     """
     q = to_heads(x, weights.w_q, config, weights.b_q, weights.q_gain)
     k = to_heads(x, weights.w_k, config, weights.b_k, weights.k_gain)

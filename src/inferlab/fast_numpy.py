@@ -29,7 +29,7 @@ from inferlab.arena import Arena, arena_bytes
 from inferlab.config import ModelConfig, UnsupportedModel
 from inferlab.kv_cache import KVCache
 from inferlab.model import Model
-from inferlab.operators import rope_angles
+from inferlab.operators import stretched_angles
 from inferlab.transformer import check_tokens
 from inferlab.weights import LayerWeights, Weights
 
@@ -135,7 +135,7 @@ class FastModel:
         if n_tokens > len(self._turns):
             c = self.config
             positions = np.arange(min(max(n_tokens, 2 * len(self._turns), 256), c.max_context))
-            angles = rope_angles(positions, c.d_head, c.rope_theta, c.rope_scaling)
+            angles = stretched_angles(positions, c.d_head, c.rope_theta, c.rope_scaling)
             self._turns = np.exp(1j * angles).astype(np.complex64)
 
     def _step(self, token: int, cache: KVCache) -> np.ndarray:
