@@ -282,7 +282,7 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
         ("fetch", "run_fetch", ["fetch"], {"name": "smollm2", "force": False}),
         ("fetch", "run_fetch", ["fetch", "x", "--force"], {"name": "x", "force": True}),
         (
-            "generate",
+            "generate_command",
             "run_generate",
             ["generate", "Hello", "--max-new-tokens", "5", "--raw"],
             {
@@ -296,7 +296,7 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
             },
         ),
         (
-            "generate",
+            "generate_command",
             "run_generate",
             ["generate", "x", "--engine", "torch", "--device", "auto", "--dtype", "int4"],
             {"engine": "torch", "device": "auto", "dtype": "int4"},
