@@ -25,10 +25,9 @@ from inferlab.operators import (
     rope_angles,
     rotate,
     split_heads,
-    window_mask,
 )
 from inferlab.tokenizer import StreamDecoder, Tokenizer
-from inferlab.transformer import check_tokens, decoder_block
+from inferlab.transformer import check_tokens, decoder_block, position_angles, visible_keys
 
 if TYPE_CHECKING:
     from inferlab.config import ModelConfig
@@ -127,9 +126,7 @@ class ModelParts:
         """
         c, T = self.config, x.shape[1]
         S = k.shape[2] + T
-        angles = rope_angles(np.arange(S - T, S), c.d_head, c.rope_theta, c.rope_scaling)
-        window = c.sliding_window
-        visible = causal_mask(T, S) if window is None else window_mask(T, S, window)
+        angles, visible = position_angles(np.arange(S - T, S), c), visible_keys(T, S, c)
         kept = _OneLayer(k, v)
         x = decoder_block(x, self._weights.layers[layer], c, angles, visible, kept, layer)
         return x, kept.k, kept.v
