@@ -196,7 +196,7 @@ def run_fetch(args: argparse.Namespace) -> int:
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    from inferlab.generate import run_generate as generate
+    from inferlab.generate_command import run_generate as generate
 
     return generate(args)
 

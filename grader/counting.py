@@ -78,3 +78,10 @@ def counts(memory: CountedMemory, *names: str) -> Mapping[str, Any]:
     found: dict[str, Any] = {name: memory.result(name) for name in names}
     found |= {"loaded_bytes": memory.loaded_bytes, "stored_bytes": memory.stored_bytes}
     return found
+
+
+def held(peak_bytes: int, limit_bytes: int) -> str:
+    """The peak in words; all that are too large get the same words."""
+    if peak_bytes <= limit_bytes:
+        return f"at most {limit_bytes:,} bytes"
+    return f"more than {limit_bytes:,} bytes: more is kept than a few blocks"

@@ -49,12 +49,14 @@ def _standing(status: dict | None) -> tuple[str, str]:
 
 
 def text(lesson: str | None = None) -> str:
+    """A line for each lesson; the exercises of one that is asked for, or begun and not finished."""
     rows = lines(lesson)
     out = []
     for name in dict.fromkeys(row.lesson for row in rows):
         mine = [row for row in rows if row.lesson == name]
         out.append(f"{name}: {_sum(mine)}")
-        out += [f"  {r.outcome:<8} {r.name}{'  ' + r.note if r.note else ''}" for r in mine]
+        if lesson or _is_begun(mine):
+            out += [f"  {r.outcome:<8} {r.name}{'  ' + r.note if r.note else ''}" for r in mine]
     return "\n".join([*out, _next(rows), f"kept in {store.home()}"])
 
 
@@ -82,9 +84,18 @@ def _sum(rows: list[Line]) -> str:
     return f"{len(done)} of {len(rows)} passed, {points} of {total} points"
 
 
+def _is_begun(rows: list[Line]) -> bool:
+    """Something was tried, and something is left."""
+    tried = any(r.outcome != "not yet" for r in rows)
+    return tried and not all(r.passed for r in rows)
+
+
 def _next(rows: list[Line]) -> str:
+    """The first exercise left in the lesson that was begun, else in the first one unfinished."""
     waiting = [r for r in rows if not r.passed]
     if not waiting:
         return "everything here is passed"
-    first = waiting[0]
+    by_lesson = {name: [r for r in rows if r.lesson == name] for name in {r.lesson for r in rows}}
+    begun = [r for r in waiting if _is_begun(by_lesson[r.lesson])]
+    first = (begun or waiting)[0]
     return f"next: {first.name} in {first.lesson}, about {first.minutes} minutes"

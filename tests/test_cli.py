@@ -104,6 +104,9 @@ def test_progress_shows_what_is_passed_and_what_is_next(
     store.record_attempt(first.id, "passed")
     assert run("progress") == 0
     said = capsys.readouterr().out.splitlines()
+    heads = [line.split(":")[0] for line in said if not line.startswith((" ", "next", "kept"))]
+    assert heads == list(registry.lessons())  # a line for each; exercises where one is begun
+    said = said[heads.index(LESSON) :]
     assert said[0].startswith(f"{LESSON}: 1 of ")
     assert said[1].split()[:2] == ["passed", first.id]
     assert "2 tries" in said[1]
@@ -279,7 +282,7 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
         ("fetch", "run_fetch", ["fetch"], {"name": "smollm2", "force": False}),
         ("fetch", "run_fetch", ["fetch", "x", "--force"], {"name": "x", "force": True}),
         (
-            "generate",
+            "generate_command",
             "run_generate",
             ["generate", "Hello", "--max-new-tokens", "5", "--raw"],
             {
@@ -293,7 +296,7 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
             },
         ),
         (
-            "generate",
+            "generate_command",
             "run_generate",
             ["generate", "x", "--engine", "torch", "--device", "auto", "--dtype", "int4"],
             {"engine": "torch", "device": "auto", "dtype": "int4"},

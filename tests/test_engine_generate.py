@@ -10,7 +10,8 @@ from conftest import TINY, tiny_model
 from test_engine_tokenizer import gguf_fields
 
 from inferlab import device, engines, generate
-from inferlab.generate import Stop, generate_uncached, run_generate, stream, stream_tokens
+from inferlab.generate import Stop, generate_uncached, stream, stream_tokens
+from inferlab.generate_command import run_generate
 from inferlab.kv_cache import generate_cached
 from inferlab.model import Model
 from inferlab.tokenizer import Tokenizer

@@ -78,7 +78,7 @@ def test_scores_depend_on_relative_position_only(i, j, shift, stretched, seed):
     scaling = RopeScaling(original_context=64) if stretched else None
 
     def score(i: int, j: int) -> float:
-        at_i, at_j = (operators.rope_angles(np.array([p]), 16, 1e4, scaling) for p in (i, j))
+        at_i, at_j = (operators.stretched_angles(np.array([p]), 16, 1e4, scaling) for p in (i, j))
         return float((operators.rotate(q, at_i) * operators.rotate(k, at_j)).sum())
 
     assert score(i, j) == pytest.approx(score(i + shift, j + shift), abs=1e-8)

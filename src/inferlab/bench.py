@@ -71,7 +71,7 @@ def bench(
     """Time decode steps at each batch, after a prompt of n_prompt tokens in every sequence.
 
     Two steps are run before and not counted. Raises ValueError for a size below 1, a context that
-    is too short, or a model whose bytes a step are not known (experts, latent attention).
+    is too short, or a model whose bound is not known (experts, latent attention).
     """
     if not batches or min(*batches, n_prompt, n_steps) < 1:
         raise ValueError(f"{batches=}, {n_prompt=}, {n_steps=} must all be 1 or more")
@@ -79,6 +79,8 @@ def bench(
     longest = n_prompt + n_steps + WARM_UP
     if longest > config.max_context:
         raise ValueError(f"{longest} tokens are more than max_context={config.max_context}")
+    if config.mla is not None:
+        raise ValueError("the FLOPs of a step are not known for latent attention (mla)")
     if not engine.step_bytes(1):
         raise ValueError("how much a step reads depends on the text for this kind of model")
     bandwidth, peak = engine.bandwidth(), engine.peak()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferlab import device as devices
+from inferlab.cache_sizes import cache_bytes
 from inferlab.cost import forward_flops
 from inferlab.kv_cache import kv_cache_bytes
 from inferlab.model import Model, load_model
@@ -50,10 +51,12 @@ class Engine:
         0 where that depends on the text: with experts, each token reads only some of them.
         """
         config = self.model.config
-        if config.n_experts or config.mla is not None:
+        if config.n_experts:
             return 0
         bytes_per_number = 4 if self.dtype == "float32" else 2
-        cache = kv_cache_bytes(config, n_cached, n_sequences, bytes_per_number)
+        # A sliding window hides old tokens here, but they are kept and read: only MLA keeps less.
+        held_bytes = kv_cache_bytes if config.mla is None else cache_bytes
+        cache = held_bytes(config, n_cached, n_sequences, bytes_per_number)
         if isinstance(self.model, Model):
             weights = self.model.weights
             tied = np.may_share_memory(weights.head, weights.embedding)

@@ -29,7 +29,7 @@ from inferlab.arena import Arena, arena_bytes
 from inferlab.config import ModelConfig, UnsupportedModel
 from inferlab.kv_cache import KVCache
 from inferlab.model import Model
-from inferlab.operators import rope_angles
+from inferlab.operators import stretched_angles
 from inferlab.transformer import check_tokens
 from inferlab.weights import LayerWeights, Weights
 
@@ -135,7 +135,7 @@ class FastModel:
         if n_tokens > len(self._turns):
             c = self.config
             positions = np.arange(min(max(n_tokens, 2 * len(self._turns), 256), c.max_context))
-            angles = rope_angles(positions, c.d_head, c.rope_theta, c.rope_scaling)
+            angles = stretched_angles(positions, c.d_head, c.rope_theta, c.rope_scaling)
             self._turns = np.exp(1j * angles).astype(np.complex64)
 
     def _step(self, token: int, cache: KVCache) -> np.ndarray:
@@ -332,10 +332,11 @@ _KNOWN_FIELDS = {
 
 
 def _refuse_other_than_llama(config: ModelConfig) -> None:
-    """Refuse by name whatever is on that the code above does not do, also what comes later."""
-    for name in (f.name for f in fields(config)):
-        if name not in _KNOWN_FIELDS and getattr(config, name):
+    """Refuse by name whatever differs from a plain Llama, also in fields that come later."""
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if f.name not in _KNOWN_FIELDS and value != f.default:
             raise UnsupportedModel(
-                f"{name}={getattr(config, name)!r} is not implemented in the fast NumPy engine; "
+                f"{f.name}={value!r} is not implemented in the fast NumPy engine; "
                 "run this model in the readable one"
             )

@@ -15,7 +15,9 @@ from inferlab.config import RopeScaling
 def softmax(scores: np.ndarray) -> np.ndarray:
     """Turn each row of scores into weights: all in [0, 1], with sum 1.
 
-    A score of -inf gets the weight 0. No finite score may overflow.
+    weight i = exp(score i) / (sum of exp over the last axis), each row on its own. Scores may be in
+    the thousands, of either sign: subtract the row's largest score before np.exp. A score of -inf
+    gets the weight 0 (a row has at least one finite score).
 
     scores: (..., S) -> (..., S)
     Example: softmax([0, log 3]) = [0.25, 0.75]; softmax([1000, 1000]) = [0.5, 0.5].
@@ -29,7 +31,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float = 1e-6) -> np.ndarray:
     """Scale x to unit root-mean-square over its last axis, then by gain.
 
-    eps is added to the mean square before the root. Unlike LayerNorm, no mean is subtracted.
+    Divide each row by the root of its mean square, then multiply by gain, number by number. eps is
+    added to the mean square before the root. Unlike LayerNorm, no mean is subtracted.
 
     x: (..., d_model), gain: (d_model,) -> (..., d_model)
     Example: rms_norm([3, 4], gain [1, 2], eps 0) = [3, 8] / sqrt(12.5) = [0.8485, 2.2627].
@@ -39,27 +42,36 @@ def rms_norm(x: np.ndarray, gain: np.ndarray, eps: float = 1e-6) -> np.ndarray:
     return gain * x / np.sqrt(mean_square + eps)
 
 
-def rope_angles(
-    positions: np.ndarray, d_head: int, theta: float, scaling: RopeScaling | None = None
-) -> np.ndarray:
+def rope_angles(positions: np.ndarray, d_head: int, theta: float) -> np.ndarray:
     """How far RoPE turns each of the d_head/2 pairs of numbers, in radians.
 
-    Pair i at position p turns by p * theta ** (-2 i / d_head): the first pair by p itself, later
-    pairs ever more slowly. Computed in float64, since a long context needs p to many digits.
-    scaling slows the late pairs down further (see stretch).
+    Pair i (i = 0 … d_head/2 - 1) at position p turns by p * theta ** (-2 i / d_head): the first
+    pair by p itself, later pairs ever more slowly. Compute in float64, since a long context needs
+    p to many digits.
 
-    positions: (T,) whole numbers, counted from 0 -> (T, d_head // 2)
+    positions: (T,) whole numbers, counted from 0, in any order -> (T, d_head // 2)
     Example: positions [0, 3], d_head 4, theta 100 -> [[0, 0], [3, 0.3]].
     Raises ValueError for an odd d_head.
-    Source: Su et al. 2021, "RoFormer", section 3.2.2.
+    Source: Su et al. 2021, "RoFormer" (arXiv 2104.09864), section 3.2.2.
     """
     if d_head % 2:
         raise ValueError(f"d_head={d_head} must be even: RoPE turns numbers in pairs")
     pair = np.arange(d_head // 2)
     turn_per_token = float(theta) ** (-2.0 * pair / d_head)  # (d_head // 2,)
-    if scaling is not None:
-        turn_per_token = stretch(turn_per_token, scaling)
     return np.asarray(positions, dtype=np.float64)[:, None] * turn_per_token
+
+
+def stretched_angles(
+    positions: np.ndarray, d_head: int, theta: float, scaling: RopeScaling | None
+) -> np.ndarray:
+    """rope_angles, with the late pairs slowed down further where the model asks for it.
+
+    positions: (T,) -> (T, d_head // 2)
+    """
+    if scaling is None:
+        return rope_angles(positions, d_head, theta)
+    turn_per_token = rope_angles(np.ones(1), d_head, theta)[0]
+    return np.asarray(positions, dtype=np.float64)[:, None] * stretch(turn_per_token, scaling)
 
 
 def stretch(turn_per_token: np.ndarray, scaling: RopeScaling) -> np.ndarray:
@@ -83,10 +95,12 @@ def rotate(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
     Pair i is made of numbers i and i + d_head/2 of a head (the layout of Llama checkpoints on
     Hugging Face; GPT-J and llama.cpp pair neighbours, 2i and 2i + 1). The pair (a, b) becomes
-    (a cos - b sin, a sin + b cos).
+    (a cos - b sin, a sin + b cos), each number in its old place. All sequences and heads turn
+    alike; angles[t] belongs to token t.
 
     x: (B, n_heads, T, d_head), angles: (T, d_head // 2) -> (B, n_heads, T, d_head), dtype of x
-    Example: one head [1, 0] and the angle pi/2 -> [0, 1].
+    Example: d_head 4, one token [1, 2, 0, 0], angles [pi/2, 0] -> [0, 2, 1, 0]: the pair (1, 0)
+    made a quarter turn to (0, 1), the pair (2, 0) stayed.
     Source: Su et al. 2021, "RoFormer", section 3.4.2.
     """
     cos, sin = np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
@@ -97,7 +111,8 @@ def rotate(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
 def causal_mask(T: int, S: int) -> np.ndarray:
     """Which of S keys each of the last T queries may see: those not after itself.
 
-    The T queries are the newest tokens, so query t stands at position S - T + t.
+    The T queries are the newest tokens, so query t (from 0) stands at position S - T + t, and sees
+    the keys 0 … S - T + t: its own too.
 
     -> (T, S) bool, True where a query may look
     Example: causal_mask(2, 3) = [[True, True, False], [True, True, True]].
@@ -126,12 +141,14 @@ def window_mask(T: int, S: int, window: int) -> np.ndarray:
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Average v, weighted by the softmax of how well each key fits the query.
 
-    A score is query . key / sqrt(d_head). With fewer key/value heads than query heads (GQA),
-    query head h reads key/value head h // (n_heads // n_kv_heads); keys and values are not copied.
+    A score is query . key / sqrt(d_head). A hidden key gets the score -inf, before the softmax over
+    the keys. n_heads is a multiple of n_kv_heads: query head h reads key/value head
+    h // (n_heads // n_kv_heads), so neighbours share one. (Repeating keys and values is fine;
+    lesson 05 does without, as the body here does.)
 
-    q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head)
-    visible: (T, S) bool, True where a query may look -> (B, n_heads, T, d_head)
-    (v may have another width than k; the result then has the width of v.)
+    q: (B, n_heads, T, d_head); k: (B, n_kv_heads, S, d_head); v: (B, n_kv_heads, S, d_value)
+    visible: (T, S) bool, True where a query may look -> (B, n_heads, T, d_value)
+    (d_value is d_head in nearly every model.)
     Example: a query of zeros fits all keys equally, so it gets the plain mean of the visible v.
     Raises ValueError if n_heads is no multiple of n_kv_heads, or some query may look nowhere.
     Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023 (GQA), section 2.2.
@@ -154,7 +171,11 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) 
 def split_heads(x: np.ndarray, d_head: int) -> np.ndarray:
     """Cut the last axis into heads and put the heads before the tokens.
 
+    Head h of a token is its numbers h * d_head … (h + 1) * d_head - 1.
+
     x: (B, T, n_heads * d_head) -> (B, n_heads, T, d_head)
+    Example: d_head 2, two tokens [1, 2, 3, 4] and [5, 6, 7, 8] -> head 0 holds [1, 2] and [5, 6],
+    head 1 holds [3, 4] and [7, 8].
     Raises ValueError if the last axis is no multiple of d_head.
     """
     B, T, width = x.shape
@@ -165,9 +186,11 @@ def split_heads(x: np.ndarray, d_head: int) -> np.ndarray:
 
 
 def merge_heads(heads: np.ndarray) -> np.ndarray:
-    """Undo split_heads: the heads of a token side by side again.
+    """Undo split_heads: the heads of a token side by side again, head 0 first.
 
     heads: (B, n_heads, T, d_head) -> (B, T, n_heads * d_head)
+    Example: two tokens, head 0 holds [1, 2] and [5, 6], head 1 holds [3, 4] and [7, 8] ->
+    [1, 2, 3, 4] and [5, 6, 7, 8].
     """
     B, n_heads, T, d_head = heads.shape
     return heads.swapaxes(1, 2).reshape(B, T, n_heads * d_head)
@@ -185,7 +208,7 @@ def project(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x * sigmoid(x), element by element; never overflows.
+    """x * sigmoid(x) = x / (1 + exp(-x)), element by element; never inf or nan for finite x.
 
     x: (...) -> (...)
     Example: silu(0) = 0; silu(10) = 9.9995; silu(-10) = -0.00045.
@@ -195,7 +218,9 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def swiglu(x: np.ndarray, w_gate: np.ndarray, w_up: np.ndarray, w_down: np.ndarray) -> np.ndarray:
-    """The gated MLP of Llama: (silu(x w_gate) * x w_up) w_down.
+    """The gated MLP of Llama: (silu(x w_gate) * x w_up) w_down, every token on its own.
+
+    The star is number by number; the others are matrix products, such as project(x, w_gate).
 
     x: (B, T, d_model); w_gate, w_up: (d_model, d_ff); w_down: (d_ff, d_model) -> (B, T, d_model)
     Source: Shazeer 2020, "GLU Variants Improve Transformer", section 2.

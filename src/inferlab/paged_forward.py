@@ -13,18 +13,14 @@ import numpy as np
 
 from inferlab.attention import to_heads
 from inferlab.config import ModelConfig
-from inferlab.moe import mixture_of_experts
 from inferlab.operators import (
-    causal_mask,
     merge_heads,
     project,
     rms_norm,
-    rope_angles,
     rotate,
-    window_mask,
 )
 from inferlab.paging import PagePool, paged_attention, token_slots
-from inferlab.transformer import mlp
+from inferlab.transformer import feed_forward, position_angles, visible_keys
 from inferlab.weights import LayerWeights, Weights
 
 
@@ -58,14 +54,13 @@ def paged_forward(
     slots = np.concatenate(
         [token_slots(c.page_table, c.start, len(c.tokens), pool.page_size) for c in chunks]
     )
-    angles = rope_angles(positions, config.d_head, config.rope_theta, config.rope_scaling)
+    angles = position_angles(positions, config)
     x = weights.embedding[tokens][None]  # (1, N, d_model): all rows of one matrix
     for layer, block in enumerate(weights.layers):
         normed = rms_norm(x, block.attention_gain, config.norm_eps)
         x = x + _attend(normed, block, config, angles, slots, chunks, pool, layer)
         normed = rms_norm(x, block.mlp_gain, config.norm_eps)
-        feed_forward = mixture_of_experts if config.has_experts(layer) else mlp
-        x = x + feed_forward(normed, block, config)
+        x = x + feed_forward(normed, block, config, layer)
     last = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1
     x = rms_norm(x[:, last], weights.final_gain, config.norm_eps)
     return project(x, weights.head)[0]
@@ -89,14 +84,8 @@ def _attend(
     mixed, row = [], 0
     for chunk in chunks:
         T = len(chunk.tokens)
-        visible = _visible(T, chunk.end, config)
+        visible = visible_keys(T, chunk.end, config)
         pages = pool.keys[layer], pool.values[layer], chunk.page_table
         mixed.append(paged_attention(q[0, :, row : row + T], *pages, visible))
         row += T
     return project(merge_heads(np.concatenate(mixed, axis=1)[None]), weights.w_o)
-
-
-def _visible(T: int, S: int, config: ModelConfig) -> np.ndarray:
-    if config.sliding_window is None:
-        return causal_mask(T, S)
-    return window_mask(T, S, config.sliding_window)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from inferlab.config import ModelConfig, UnsupportedModel
 from inferlab.device import compute_dtype, resolve
-from inferlab.operators import rope_angles
+from inferlab.operators import stretched_angles
 from inferlab.torch_cache import Places, TorchCache
 from inferlab.torch_layers import Block, Format, rms_norm
 from inferlab.transformer import check_tokens
@@ -207,7 +207,7 @@ def generate_batch(
 def _rope_table(config: ModelConfig, to: Format) -> tuple[Tensor, Tensor]:
     """(cos, cos) and (-sin, sin) of every position: two tables (max_context, d_head)."""
     positions = np.arange(config.max_context)
-    angles = rope_angles(positions, config.d_head, config.rope_theta, config.rope_scaling)
+    angles = stretched_angles(positions, config.d_head, config.rope_theta, config.rope_scaling)
     cos, sin = np.cos(angles), np.sin(angles)
     return to.tensor(np.hstack([cos, cos])), to.tensor(np.hstack([-sin, sin]))
 

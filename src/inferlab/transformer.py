@@ -1,9 +1,12 @@
 """A Llama-family decoder in NumPy: tokens in, logits out.
 
-Read from the bottom: `forward` runs the decoder blocks; a block mixes tokens by attention and then
-works on each alone in an MLP, each behind an RMSNorm and added to its own input. The formulas are
-in operators.py, self-attention in attention.py. Some models put multi-head latent attention in
-its place (mla.py), or experts in place of the MLP (moe.py).
+`forward` runs the decoder blocks; a block mixes tokens by attention and then works on each alone in
+an MLP, each behind an RMSNorm and added to its own input. The formulas are in operators.py,
+self-attention in attention.py.
+
+Four small functions are the joints where models differ: feed_forward (MLP or experts, moe.py),
+mix_tokens (plain or latent attention, mla.py), position_angles (RoPE, stretched or not) and
+visible_keys (all of the past, or a window of it).
 """
 
 import numpy as np
@@ -12,16 +15,15 @@ from inferlab.attention import Cache, self_attention
 from inferlab.config import ModelConfig
 from inferlab.mla import latent_attention
 from inferlab.moe import mixture_of_experts
-from inferlab.operators import causal_mask, project, rms_norm, rope_angles, swiglu, window_mask
+from inferlab.operators import (
+    causal_mask,
+    project,
+    rms_norm,
+    stretched_angles,
+    swiglu,
+    window_mask,
+)
 from inferlab.weights import LayerWeights, Weights
-
-
-def mlp(x: np.ndarray, weights: LayerWeights, config: ModelConfig) -> np.ndarray:
-    """The gated MLP of a Llama: every token goes through the same three matrices.
-
-    x: (B, T, d_model) -> (B, T, d_model)
-    """
-    return swiglu(x, weights.w_gate, weights.w_up, weights.w_down)
 
 
 def decoder_block(
@@ -33,16 +35,44 @@ def decoder_block(
     cache: Cache | None = None,
     layer: int = 0,
 ) -> np.ndarray:
-    """One layer: x plus attention of the normed x, then plus the MLP of that, normed.
+    """One layer: x plus attention of the normed x, then plus the MLP of that sum, normed.
+
+    Two halves of one form, x + part(rms_norm(x, gain, config.norm_eps)). The first has
+    weights.attention_gain and mix_tokens(normed, weights, config, angles, visible, cache, layer);
+    the second has weights.mlp_gain and feed_forward(normed, weights, config, layer), and works on
+    what the first gave. angles, visible, cache and layer are only handed on. Leave x itself as it
+    is.
 
     x: (B, T, d_model), angles: (T, d_head // 2), visible: (T, S) -> (B, T, d_model)
+    Example: where both parts give zeros, the block returns x.
     """
-    attend = self_attention if config.mla is None else latent_attention
-    feed_forward = mixture_of_experts if config.has_experts(layer) else mlp
     normed = rms_norm(x, weights.attention_gain, config.norm_eps)
-    x = x + attend(normed, weights, config, angles, visible, cache, layer)
+    x = x + mix_tokens(normed, weights, config, angles, visible, cache, layer)
     normed = rms_norm(x, weights.mlp_gain, config.norm_eps)
-    return x + feed_forward(normed, weights, config)
+    return x + feed_forward(normed, weights, config, layer)
+
+
+def mix_tokens(
+    x: np.ndarray,
+    weights: LayerWeights,
+    config: ModelConfig,
+    angles: np.ndarray,
+    visible: np.ndarray,
+    cache: Cache | None = None,
+    layer: int = 0,
+) -> np.ndarray:
+    """Attention of the kind that the model has: (B, T, d_model) -> (B, T, d_model)."""
+    attend = self_attention if config.mla is None else latent_attention
+    return attend(x, weights, config, angles, visible, cache, layer)
+
+
+def feed_forward(
+    x: np.ndarray, weights: LayerWeights, config: ModelConfig, layer: int = 0
+) -> np.ndarray:
+    """The layer's MLP, or its experts: (B, T, d_model) -> (B, T, d_model)."""
+    if config.has_experts(layer):
+        return mixture_of_experts(x, weights, config)
+    return swiglu(x, weights.w_gate, weights.w_up, weights.w_down)
 
 
 def forward(
@@ -54,29 +84,44 @@ def forward(
 ) -> np.ndarray:
     """Logits of the token that follows each given token.
 
-    With a cache, `tokens` continue what the cache holds (their positions go on from there), and
-    their keys and values are appended to it. last_only skips the head for all but the last token:
-    the head is the largest matrix, and generation needs one row of it.
+    Call check_tokens(tokens, config, n_cached) first. Look the tokens up in weights.embedding, run
+    decoder_block with each of weights.layers in turn, norm with weights.final_gain and
+    config.norm_eps, and project with weights.head. All layers share one position_angles(positions,
+    config) and one visible_keys(T, S, config).
+
+    With a cache, `tokens` continue the n_cached = cache.n_tokens tokens that it holds: their
+    positions go on from there, they see S = n_cached + T keys, and the blocks append to the cache
+    (hand it on, with the number of the layer). Without one n_cached is 0. last_only skips the head
+    for all but the last token: the head is the largest matrix, and generation needs one row of it.
 
     tokens: (B, T) whole numbers -> (B, T, vocab_size), or (B, 1, vocab_size) with last_only
-    Raises ValueError for tokens outside the vocabulary, for no tokens, and for more tokens (with
-    those in the cache) than config.max_context.
+    Raises ValueError (from check_tokens) for tokens outside the vocabulary, for no tokens, and for
+    more tokens (with those in the cache) than config.max_context.
     """
     n_cached = 0 if cache is None else cache.n_tokens
     tokens = check_tokens(tokens, config, n_cached)
     T = tokens.shape[1]
     S = n_cached + T
-    positions = np.arange(n_cached, S)
-    angles = rope_angles(positions, config.d_rotated, config.rope_theta, config.rope_scaling)
-    visible = causal_mask(T, S)
-    if config.sliding_window is not None:
-        visible = window_mask(T, S, config.sliding_window)
+    angles = position_angles(np.arange(n_cached, S), config)
+    visible = visible_keys(T, S, config)
     x = weights.embedding[tokens]  # (B, T, d_model)
     for layer, layer_weights in enumerate(weights.layers):
         x = decoder_block(x, layer_weights, config, angles, visible, cache, layer)
     if last_only:
         x = x[:, -1:]
     return project(rms_norm(x, weights.final_gain, config.norm_eps), weights.head)
+
+
+def position_angles(positions: np.ndarray, config: ModelConfig) -> np.ndarray:
+    """RoPE's angles at these positions, as the model turns: (T,) -> (T, d_rotated // 2)."""
+    return stretched_angles(positions, config.d_rotated, config.rope_theta, config.rope_scaling)
+
+
+def visible_keys(T: int, S: int, config: ModelConfig) -> np.ndarray:
+    """Which of S keys the last T queries see in this model: -> (T, S) bool."""
+    if config.sliding_window is not None:
+        return window_mask(T, S, config.sliding_window)
+    return causal_mask(T, S)
 
 
 def check_tokens(tokens: np.ndarray, config: ModelConfig, n_cached: int = 0) -> np.ndarray:

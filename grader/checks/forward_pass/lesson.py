@@ -1,0 +1,3 @@
+"""The name of this lesson."""
+
+LESSON = "02_forward_pass"
