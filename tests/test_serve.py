@@ -229,21 +229,22 @@ def test_a_client_that_leaves_frees_its_pages(model):
         assert 'inferlab_requests_total{finish="abort"} 2.0' in client.get("/metrics").text
 
 
-def test_a_full_queue_answers_429(model):
+def test_a_full_queue_answers_429(model, monkeypatch):
     with serving(model, max_running=1, max_waiting=1) as (client, server):
-        body = {"model": "tiny", "prompt": TEXT, "max_tokens": 200, "ignore_eos": True}
-        body |= {"stream": True}
-        with client.stream("POST", "/v1/completions", json=body) as first:
-            rest = first.iter_lines()  # kept: dropping it would close the stream
-            next(rest)
-            waiting = threading.Thread(target=ask, args=(client,), kwargs={"max_tokens": 2})
-            waiting.start()
-            wait_for(lambda: server.loop.snapshot["waiting"] == 1, "nobody waits")
-            refused = ask(client)
-            assert refused.status_code == 429
-            assert refused.json()["error"]["type"] == "rate_limit_error"
-            assert refused.headers["retry-after"]
-        waiting.join()
+        step, gate = server.loop.engine.step, threading.Event()
+        monkeypatch.setattr(server.loop.engine, "step", lambda: gate.wait() and step())
+        first, second = (threading.Thread(target=ask, args=(client,)) for _ in range(2))
+        first.start()
+        second.start()  # neither can end before the gate is open
+        wait_for(lambda: server.loop.n_open == 2, "the two did not arrive")
+        refused = ask(client)
+        gate.set()
+        first.join()
+        second.join()
+        assert refused.status_code == 429
+        assert refused.json()["error"]["type"] == "rate_limit_error"
+        assert refused.headers["retry-after"]
+        assert ask(client).status_code == 200
 
 
 def test_metrics_count_what_was_served(model):

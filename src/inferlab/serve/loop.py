@@ -65,7 +65,7 @@ class EngineLoop:
         self.is_draining = False
         self._notes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._numbers = itertools.count()
-        self._n_open = 0  # counted in the event loop, so that a full queue is seen at once
+        self.n_open = 0  # requests; counted in the event loop, so a full queue is seen at once
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -92,15 +92,15 @@ class EngineLoop:
         """
         if self.is_draining:
             raise Draining("the server is shutting down")
-        if self._n_open >= self.engine.max_running + self.max_waiting:
-            raise QueueFull(f"{self._n_open} requests are being served or wait; try again later")
+        if self.n_open >= self.engine.max_running + self.max_waiting:
+            raise QueueFull(f"{self.n_open} requests are being served or wait; try again later")
         events: asyncio.Queue[Event | Exception] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         ticket = Ticket(
             f"r{next(self._numbers)}", prompt, max_new_tokens, choose, stop_ids,
             lambda reply: loop.call_soon_threadsafe(events.put_nowait, reply),
         )  # fmt: skip
-        self._n_open += 1
+        self.n_open += 1
         self._notes.put(lambda: self._admit(ticket))
         try:
             while True:
@@ -111,7 +111,7 @@ class EngineLoop:
                 if event.finish:
                     return
         finally:
-            self._n_open -= 1
+            self.n_open -= 1
             self._notes.put(lambda: self._drop(ticket))
 
     # ---- the engine's thread -------------------------------------------------------------------
