@@ -14,8 +14,9 @@ import numpy as np
 
 from inferlab.attention import self_attention
 from inferlab.model import Model
-from inferlab.operators import causal_mask, project, rms_norm, rope_angles, swiglu
+from inferlab.operators import causal_mask, project, rms_norm, swiglu
 from inferlab.quantize import dequantize, quantize_absmax
+from inferlab.transformer import position_angles
 
 if TYPE_CHECKING:
     from inferlab.attention import Cache
@@ -114,7 +115,7 @@ def calibration_inputs(model: Model, tokens: Sequence[int]) -> list[dict[str, np
     """
     config, weights, T = model.config, model.weights, len(tokens)
     x = weights.embedding[np.asarray(tokens)][None]  # (1, T, d_model)
-    angles = rope_angles(np.arange(T), config.d_rotated, config.rope_theta, config.rope_scaling)
+    angles = position_angles(np.arange(T), config)
     visible = causal_mask(T, T)
     recorded = []
     for layer in weights.layers:
