@@ -44,7 +44,7 @@ lab: env
 
 test: env
 	@echo "== inferlab: running every test"
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
 build: env
 	@echo "== inferlab: building solutions/ and notebooks/"
