@@ -18,6 +18,10 @@ from inferlab.config import ModelConfig
 from inferlab.fetch import FetchFailed, NotFetched, fetch, fetched_path
 from inferlab.model import Model, load_model
 from inferlab.weights import random_weights
+from sandbox import walls
+
+# As far as this computer lets student code be kept in; what needs more says NOT TESTED.
+os.environ.setdefault("INFERLAB_ISOLATION", walls.level()[0])
 
 TINY = {
     "gqa": ModelConfig(2, 32, 4, 2, 8, 48, 67, 64, 1e4, 1e-5, True, 1, (2,)),
