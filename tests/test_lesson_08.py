@@ -17,7 +17,8 @@ from grader.checks.speculative.toy import toy_pair
 from grader.law import Law
 from inferlab import speculate_cli
 from inferlab.data import ROOT, load_devices, load_models
-from inferlab.generate import Stop, run_generate
+from inferlab.generate import Stop
+from inferlab.generate_command import run_generate
 from inferlab.kv_cache import generate_cached
 from inferlab.model import load_model
 from inferlab.sampling import (
