@@ -30,7 +30,7 @@ help:
 	@echo "make build  build solutions/ and notebooks/ from src/ and grader/"
 	@echo "make lint   ruff check, ruff format --check, mypy"
 	@echo "make train-tiny  train the small models of data/tiny again (under 30 minutes each)"
-	@echo "make bench  measure every engine against transformers (10 minutes, on an idle computer)"
+	@echo "make bench  measure every engine against transformers (10 to 20 minutes, computer left alone)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -44,7 +44,7 @@ lab: env
 
 test: env
 	@echo "== inferlab: running every test"
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
 
 build: env
 	@echo "== inferlab: building solutions/ and notebooks/"

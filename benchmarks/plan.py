@@ -38,7 +38,8 @@ VARIANTS = (
     Variant("torch-bf16", "inferlab PyTorch, bfloat16", "torch", "bfloat16"),
     Variant("torch-int8", "inferlab PyTorch, int8 weights", "torch", "int8"),
     Variant("torch-int4", "inferlab PyTorch, int4 weights, int8 head", "torch", "int4"),
-    Variant("llama.cpp", "llama.cpp, the file's own format", "llama.cpp", "as stored"),
+    Variant("llama.cpp-fp32", "llama.cpp, float32", "llama.cpp"),
+    Variant("llama.cpp-q4_1", "llama.cpp, as stored: Q4_1, Q8_0 head", "llama.cpp", "as stored"),
 )
 
 
@@ -52,6 +53,7 @@ class Sizes:
     n_new: int = 24
     prefill: int = 512
     batch: int = 16
+    prompt_batch: int = 32  # every sample runs it twice, for each of the sequences
     n_new_batch: int = 12
     n_new_lookup: int = 80
     check: int = 48  # tokens whose logits are compared with those of the readable engine
@@ -67,6 +69,7 @@ QUICK = Sizes(
     n_new=4,
     prefill=32,
     batch=2,
+    prompt_batch=8,
     n_new_batch=3,
     n_new_lookup=10,
     check=12,

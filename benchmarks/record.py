@@ -34,6 +34,7 @@ class Record:
     lookup: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     load: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     load_average: list[float] = field(default_factory=list)
+    round_s: list[float] = field(default_factory=list)  # how long each round took
     bytes_per_token: dict[str, int] = field(default_factory=dict)
     agreement: dict[str, dict[str, float]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)

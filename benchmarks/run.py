@@ -115,14 +115,13 @@ class Run:
         self._start(stack)
         self._check_logits()
         self._load()
-        longest = 0.0
         for number in range(self.sizes.rounds):
             started = time.monotonic()
-            if number and started + longest > deadline:
+            if number and started + max(self.record.round_s) > deadline:
                 self.record.left_out[f"rounds {number + 1} to {self.sizes.rounds}"] = "no time"
                 break
             self.round()
-            longest = max(longest, time.monotonic() - started)
+            self.record.round_s.append(time.monotonic() - started)
             self.save()
         self.record.complete = True
 
@@ -135,7 +134,7 @@ class Run:
         for metric, question in {
             "decode": {"prompt": s.prompt, "n_new": s.n_new},
             "prefill": {"n_tokens": s.prefill},
-            "batch": {"n_sequences": s.batch, "prompt": s.prompt, "n_new": s.n_new_batch},
+            "batch": {"n_sequences": s.batch, "prompt": s.prompt_batch, "n_new": s.n_new_batch},
         }.items():
             for variant in self._alive():
                 if metric != "batch" or variant.batches:
@@ -205,8 +204,6 @@ class Run:
         found: dict[str, np.ndarray] = {}
         with tempfile.TemporaryDirectory() as folder:
             for variant in self._alive():
-                if variant.family == "llama.cpp":
-                    continue
                 path = Path(folder) / "logits.npy"
                 with self._step(variant.name, "comparing logits") as ask:
                     ask("check", n_tokens=self.sizes.check, path=str(path))
@@ -255,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     made.add_argument("--variants", default="", help="names with commas between; default: all")
     made.add_argument("--rounds", type=int, help=f"default: {FULL.rounds}, quick {QUICK.rounds}")
-    made.add_argument("--minutes", type=float, default=14, help="start no round after this")
+    made.add_argument("--minutes", type=float, default=20, help="no round ends after this")
     made.add_argument("--quick", action="store_true", help="tiny sizes: does it run at all?")
     made.add_argument("--silent", action="store_true", help="no progress bar")
     made.add_argument("--out", type=Path, help="default: benchmarks/results/cpu-N-threads.json")

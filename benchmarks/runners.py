@@ -34,7 +34,7 @@ def absent(variant: Variant, model_name: str) -> str | None:
     if variant.family != "llama.cpp":
         return None
     if find_spec("llama_cpp") is None:
-        return "llama_cpp is not installed"
+        return 'llama_cpp is not installed: pip install ".[llama]"'
     return None if str(gguf_path(model_name)).endswith(".gguf") else "it needs a .gguf file"
 
 
@@ -48,7 +48,11 @@ def gguf_path(model_name: str) -> Any:
 def make(variant: Variant, model_name: str, n_threads: int) -> Any:
     """Load the model into the engine of a variant."""
     if variant.family == "llama.cpp":
-        return LlamaCpp(str(gguf_path(model_name)), n_threads)
+        from benchmarks.llama import LlamaCpp
+
+        runner = LlamaCpp(str(gguf_path(model_name)), variant.dtype, n_threads)
+        runner.tokenizer = load_model(model_name).tokenizer
+        return runner
     if variant.on_torch:
         import torch
 
@@ -186,27 +190,3 @@ def hf_model(model: Model) -> Any:
     with torch.no_grad():
         hf.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
     return hf
-
-
-class LlamaCpp:
-    """llama.cpp through llama_cpp, if somebody has installed it; the course does not."""
-
-    def __init__(self, path: str, n_threads: int) -> None:
-        import os
-
-        import llama_cpp
-
-        self.model = llama_cpp.Llama(
-            path, n_ctx=1024, n_threads=n_threads, n_threads_batch=n_threads, verbose=False
-        )
-        self.vocab_size = self.model.n_vocab()
-        self.bytes_per_token = os.path.getsize(path)  # as good as all of it is weights
-
-    def generate(self, prompt: Sequence[int], n_new: int) -> list[int]:
-        self.model.reset()
-        stream = self.model.generate([int(t) for t in prompt], temp=0.0, reset=True)
-        return [token for token, _ in zip(stream, range(n_new), strict=False)]
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.model.reset()
-        self.model.eval([int(t) for t in tokens])

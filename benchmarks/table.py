@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.llama import NOTE
 from benchmarks.plan import BASELINE
 from benchmarks.record import label
 
@@ -25,6 +26,8 @@ def performance_table(record: dict[str, Any]) -> str:
     names = [name for name in record["bytes_per_token"] if name in s.get("decode", {})]
     lines += [_row(name, record) for name in names]
     notes = [*_lookup_lines(s["lookup"]), *_load_lines(s["load"]), _bound_line(s)]
+    if any(name.startswith("llama.cpp") for name in names):
+        notes.append(NOTE)
     return "\n".join([*lines, "", *(f"- {note}" for note in notes if note)])
 
 

@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line as argparse sees it."""
+    from inferlab import speculate_cli
+
     top = argparse.ArgumentParser(
         prog="inferlab",
         description="A hands-on course on LLM inference.",
@@ -80,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument("--raw", action="store_true", help="continue the text as it stands")
 
     _engine_options(generate, "float32")
+    speculate_cli.add_arguments(generate)
 
     bench = verb("bench", run_bench, "measure decoding in batches: a JSON record and a picture")
     bench.add_argument("--model", default="smollm2", help="a name or a path (default: smollm2)")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+
+from labkit.traced import traced_peak
 
 
 class CountedMemory:
@@ -54,23 +55,6 @@ class CountedMemory:
         if name not in self._arrays:
             raise ValueError(f"no array {name!r} in this memory; it has {sorted(self._arrays)}")
         return self._arrays[name]
-
-
-@contextmanager
-def traced_peak() -> Iterator[dict[str, int]]:
-    """Most bytes held at once while the body runs, beyond what was held before it."""
-    peak = {"bytes": 0}
-    already = tracemalloc.is_tracing()
-    if not already:
-        tracemalloc.start()
-    tracemalloc.reset_peak()
-    before, _ = tracemalloc.get_traced_memory()
-    try:
-        yield peak
-    finally:
-        peak["bytes"] = tracemalloc.get_traced_memory()[1] - before
-        if not already:
-            tracemalloc.stop()
 
 
 def counts(memory: CountedMemory, *names: str) -> Mapping[str, Any]:

@@ -54,6 +54,7 @@ def examine() -> list[Finding]:
         _model,
         _compiler,
         _data_folder,
+        _isolation,
     )
     findings: list[Finding] = []
     for look in looks:
@@ -180,6 +181,19 @@ def _data_folder() -> Iterable[Finding]:
         yield Finding("data folder", f"{folder} (not writable)", todo)
     else:
         yield Finding("data folder", str(folder))
+
+
+def _isolation() -> Iterable[Finding]:
+    """How far this computer can keep in the code of students that it grades."""
+    from sandbox import walls
+
+    level, why = walls.level()
+    words = {
+        "full": "full (own namespaces, no network, limits)",
+        "limits": f"limits only ({why})",
+        "none": f"none ({why})",
+    }
+    yield Finding("isolation", words[level])  # only who grades needs it: nothing to do
 
 
 def _nearest(folder: Path) -> Path:

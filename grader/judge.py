@@ -82,7 +82,7 @@ def judge_on(
             if run == "second":
                 lines += ("  the first call was right: something is kept between calls",)
             diagnosis = seen.changed or diagnose(exercise, answer, seen, case, cases)
-            return _failed(exercise, case.name, lines + _asides(seen), diagnosis)
+            return _failed(exercise, case.name, lines + _asides(seen), diagnosis, found.kind)
     note = PASSED_ALL if hidden else PASSED_VISIBLE
     return Verdict(exercise.id, Outcome.PASSED, lines=(note,))
 
@@ -161,9 +161,12 @@ def _plain(seen: Observation) -> Any:
     return raised(seen.error)
 
 
-def _failed(exercise: Exercise, case: str, lines: tuple[str, ...], diagnosis: str) -> Verdict:
+def _failed(
+    exercise: Exercise, case: str, lines: tuple[str, ...], diagnosis: str, kind: str = ""
+) -> Verdict:
     short = tuple(line if len(line) <= 200 else f"{line[:198]} …" for line in lines)
-    return Verdict(exercise.id, Outcome.FAILED, case, short, diagnosis, f'hint("{exercise.id}")')
+    step = f'hint("{exercise.id}")'
+    return Verdict(exercise.id, Outcome.FAILED, case, short, diagnosis, step, kind)
 
 
 def _asides(seen: Observation) -> tuple[str, ...]:
@@ -181,6 +184,8 @@ def _own_line(error: BaseException | None) -> tuple[str, ...]:
     """The learner's own line that an error came through last; nothing of ours or of a library."""
     if error is None:
         return ()
+    if line := getattr(error, "own_line", ""):  # it was raised in another process
+        return (f"  at your line {line}",)
     ours = tuple(str(Path(m.__file__).parent) for m in (grader, inferlab) if m.__file__)
     ours += (sysconfig.get_paths()["purelib"],)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line]

@@ -16,7 +16,9 @@ from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbgrader import preprocessors as stock
 from nbgrader.converters import Autograde, GenerateAssignment
-from traitlets import Integer, Unicode
+from traitlets import Enum, Integer, Unicode
+
+from grader.isolated.step import judge_notebook
 
 ANSWER_PREFIX = "answer_"  # grade ids of knowledge-check answers begin so
 STUB = 'raise NotImplementedError("write this")'
@@ -60,16 +62,23 @@ class OwnPython(AsyncKernelManager):
 
 
 class Judge(stock.Execute):
-    """Run a submission cell by cell: the one step of autograding that executes anything.
+    """Run and judge a submission: the one step of autograding that executes anything.
 
-    Whoever wants to isolate, parallelise or cache grading replaces this class alone. Here it runs
-    the notebook in a fresh kernel: this Python, this environment's programs first on PATH, no
-    startup files of the instructor, `timeout` seconds a cell (an endless loop is interrupted and
-    the next cell runs). A check cell scores through nbgrader's own rule: an error earns 0, no error
-    earns the cell's points.
+    With isolation "full" or "limits" the student's code runs in a process of its own and the checks
+    are judged here (package grader.isolated); the outputs of check cells are written by the judge:
+    an error earns 0, no error the cell's points, which is nbgrader's own rule.
+
+    With "none" the notebook runs in a fresh kernel, checks and all: this Python, this environment's
+    programs first on PATH, no startup files of the instructor, `timeout` seconds a cell. Student
+    code can then reach everything that the instructor can; every check says so.
     """
 
     timeout = Integer(30, allow_none=True, help="Seconds that one cell may run").tag(config=True)
+    isolation = Enum(
+        ("full", "limits", "none"),
+        default_value=os.environ.get("INFERLAB_ISOLATION", "full"),
+        help="How far student code is kept in",
+    ).tag(config=True)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("kernel_manager_class", OwnPython)
@@ -79,7 +88,13 @@ class Judge(stock.Execute):
     def preprocess(
         self, nb: NotebookNode, resources: ResourcesDict, km: Any = None
     ) -> tuple[NotebookNode, ResourcesDict]:
-        """Execute every code cell of `nb`; errors are recorded in its outputs."""
+        """Run every code cell of `nb` and judge its checks; errors are recorded in its outputs."""
+        if self.isolation != "none":
+            lesson = str(resources["nbgrader"]["assignment"])
+            graded = judge_notebook(nb, lesson, self.isolation)
+            nb.metadata["inferlab"] = {"isolation": self.isolation, "reasons": graded.reasons()}
+            return nb, resources
+        nb.metadata["inferlab"] = {"isolation": "none"}
         with TemporaryDirectory(prefix="inferlab-grading-") as ipython_dir:
             self._environment = grading_environment(Path(ipython_dir))
             return super().preprocess(nb, resources, km)

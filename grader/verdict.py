@@ -23,7 +23,8 @@ class Verdict:
     """The result of one check.
 
     case: the inputs it failed on; lines: expected and got; diagnosis: the likely mistake;
-    next_step: what to do now. Empty where there is nothing to say.
+    next_step: what to do now; kind: of the first difference, as compare.Difference has it. Empty
+    where there is nothing to say.
     """
 
     exercise: str
@@ -32,6 +33,7 @@ class Verdict:
     lines: tuple[str, ...] = ()
     diagnosis: str = ""
     next_step: str = ""
+    kind: str = ""
 
     @property
     def passed(self) -> bool:

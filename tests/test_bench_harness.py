@@ -1,5 +1,6 @@
 """The benchmarks run end to end, and what they derive from samples is right. Nothing is timed."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -109,39 +110,90 @@ def test_the_copy_in_transformers_has_our_weights(kind):
     np.testing.assert_allclose(logits, model.forward(tokens), rtol=0, atol=1e-4)
 
 
-def test_llama_cpp_is_left_out_with_the_reason_and_asked_as_its_package_wants(monkeypatch):
-    """With a stand-in for the package: only what is asked of it is tested here."""
-    (variant,) = [v for v in plan.VARIANTS if v.family == "llama.cpp"]
+def llama_variant(name: str) -> plan.Variant:
+    (variant,) = [v for v in plan.VARIANTS if v.name == name]
+    return variant
+
+
+def test_llama_cpp_is_left_out_with_the_reason(monkeypatch):
+    variant = llama_variant("llama.cpp-q4_1")
     monkeypatch.setattr(runners, "find_spec", lambda name: None)
-    assert runners.absent(variant, "m.gguf") == "llama_cpp is not installed"
+    assert "llama_cpp is not installed" in runners.absent(variant, "m.gguf")
     monkeypatch.setattr(runners, "find_spec", lambda name: object())
     assert runners.absent(variant, "a folder") == "it needs a .gguf file"
     assert runners.absent(variant, "m.gguf") is None
-    seen = []
 
-    class Llama:
-        def __init__(self, path, **settings):
-            seen.append((path, settings["n_threads"], settings["n_threads_batch"]))
 
-        def n_vocab(self):
-            return 9
+class LlamaPackage(types.SimpleNamespace):
+    """A stand-in for llama_cpp that notes what is asked of it."""
 
-        def reset(self):
-            seen.append("reset")
+    class Params(ctypes.Structure):
+        _fields_ = (
+            ("ftype", ctypes.c_int),
+            ("allow_requantize", ctypes.c_bool),
+            ("nthread", ctypes.c_int),
+        )
 
-        def eval(self, tokens):
-            seen.append(("eval", tokens))
+    def __init__(self) -> None:
+        self.seen, self.Llama = [], self.open
+        self.llama_cpp = types.SimpleNamespace(
+            LLAMA_FTYPE_ALL_F32=7,
+            llama_model_default_params=lambda: types.SimpleNamespace(use_extra_bufts=True),
+            llama_model_quantize_default_params=self.Params,
+            llama_model_quantize=self.quantize,
+        )
 
-        def generate(self, tokens, temp, reset):
-            yield from range(100)
+    def quantize(self, path, copy, params):
+        Path(copy.decode()).write_bytes(b"x" * 123)
+        self.seen.append((path, params._obj.ftype, params._obj.allow_requantize))
+        return 0 if path == b"m.gguf" else 5
 
-    monkeypatch.setitem(sys.modules, "llama_cpp", types.SimpleNamespace(Llama=Llama))
-    monkeypatch.setattr(os.path, "getsize", lambda path: 77)
-    runner = runners.make(variant, "m.gguf", 2)
+    def open(self, path, **settings):
+        self.settings, self.path = settings, path
+        self.extra = self.llama_cpp.llama_model_default_params().use_extra_bufts
+        self.size = Path(path).stat().st_size if path != "m.gguf" else 0
+        row = (ctypes.c_float * 3)(0.5, -1.0, 2.0)
+        return types.SimpleNamespace(
+            n_vocab=lambda: 3,
+            reset=lambda: self.seen.append("reset"),
+            eval=lambda tokens: self.seen.append(("eval", tokens)),
+            generate=lambda tokens, temp, reset: iter(range(100)),
+            _ctx=types.SimpleNamespace(get_logits=lambda: ctypes.cast(row, self.Pointer)),
+        )
+
+    Pointer = ctypes.POINTER(ctypes.c_float)
+
+
+@pytest.fixture
+def llama_package(monkeypatch):
+    package = LlamaPackage()
+    monkeypatch.setitem(sys.modules, "llama_cpp", package)
+    monkeypatch.setattr(os.path, "getsize", lambda path: 123 if "float32" in path else 77)
+    monkeypatch.setattr(runners, "load_model", lambda _: types.SimpleNamespace(tokenizer="t"))
+    return package
+
+
+def test_llama_cpp_is_asked_as_its_package_wants(llama_package):
+    runner = runners.make(llama_variant("llama.cpp-q4_1"), "m.gguf", 2)
+    settings = llama_package.settings
+    assert (settings["n_threads"], settings["n_threads_batch"]) == (2, 2)
+    assert llama_package.extra is False
+    assert llama_package.llama_cpp.llama_model_default_params().use_extra_bufts is True
     assert runner.generate([1, 2], 3) == [0, 1, 2]
     runner.prefill(np.array([4, 5]))
-    assert seen == [("m.gguf", 2, 2), "reset", "reset", ("eval", [4, 5])]
-    assert (runner.vocab_size, runner.bytes_per_token) == (9, 77)
+    assert runner.logits([6, 7]).tolist() == [[0.5, -1.0, 2.0]] * 2
+    runs = [("eval", [4, 5]), "reset", ("eval", [6]), ("eval", [7])]
+    assert llama_package.seen == ["reset", "reset", *runs]
+    assert (runner.vocab_size, runner.bytes_per_token, runner.tokenizer) == (3, 77, "t")
+
+
+def test_llama_cpp_in_float32_runs_a_copy_that_does_not_stay(llama_package):
+    runner = runners.make(llama_variant("llama.cpp-fp32"), "m.gguf", 2)
+    assert llama_package.seen == [(b"m.gguf", 7, True)]
+    assert (llama_package.size, runner.bytes_per_token) == (123, 123)
+    assert not Path(llama_package.path).exists()
+    with pytest.raises(RuntimeError, match=r"other\.gguf into float32 \(code 5\)"):
+        runners.make(llama_variant("llama.cpp-fp32"), "other.gguf", 2)
 
 
 def test_a_variant_that_cannot_start_says_why():

@@ -51,6 +51,16 @@ def page() -> dict:
     return runpy.run_path(str(ROOT / "docs" / "performance_table.py"))
 
 
+def test_what_is_switched_off_in_llama_cpp_is_said_where_it_is_compared(page, tmp_path):
+    record = sample_record()
+    record.write(tmp_path / "r.json")
+    assert "AMX" not in page["tables"](tmp_path)
+    record.bytes_per_token["llama.cpp-fp32"] = 500_000_000
+    record.samples["decode"]["llama.cpp-fp32"] = [30.0, 31.0, 32.0]
+    record.write(tmp_path / "r.json")
+    assert "without AMX and repacked weights" in page["tables"](tmp_path)
+
+
 def test_the_table_shows_medians_spread_ratios_and_shares(page, tmp_path):
     sample_record().write(tmp_path / "cpu-2-threads.json")
     table = page["tables"](tmp_path)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tokenizers
+from transformers import Qwen2Tokenizer
 
 from inferlab.config import InvalidModelFile, UnsupportedModel
 from inferlab.tokenizer import SMOLLM_SYSTEM, StreamDecoder, Tokenizer
@@ -63,6 +64,25 @@ def test_merges_digits_and_markers(small):
     assert small.vocab_size == 300
 
 
+@pytest.mark.parametrize("text", [*HARD, "e\u0301t\u00e9 12\u00b2 'Re\r\n\n  (the) the\t the  "])
+def test_qwen_cuts_words_as_transformers_does(text):
+    """Nothing to merge but the letters of each word: where words end shows in the ids."""
+    fields = gguf_fields(pre="qwen2")
+    tokens, merges = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"]
+    theirs = Qwen2Tokenizer(
+        vocab={token: i for i, token in enumerate(tokens)},
+        merges=[tuple(merge.split()) for merge in merges],
+        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
+    )
+    ours = Tokenizer.from_gguf_metadata(fields)
+    assert ours.encode(text) == theirs(text)["input_ids"]
+    cut, reference = ours._backend, theirs.backend_tokenizer
+    words = [
+        x.pre_tokenizer.pre_tokenize_str(x.normalizer.normalize_str(text)) for x in (cut, reference)
+    ]
+    assert words[0] == words[1]
+
+
 @pytest.mark.parametrize("text", HARD)
 def test_a_stream_shows_whole_characters_and_everything(small, text):
     decoder = StreamDecoder(small)
@@ -111,7 +131,7 @@ def test_a_tokenizer_without_markers_has_no_chat_form():
     ("changes", "error", "message"),
     [
         ({"tokenizer.ggml.model": "llama"}, UnsupportedModel, "'llama'"),
-        ({"tokenizer.ggml.pre": "qwen2"}, UnsupportedModel, "'qwen2'"),
+        ({"tokenizer.ggml.pre": "tekken"}, UnsupportedModel, "'tekken'"),
         ({"tokenizer.ggml.merges": None}, InvalidModelFile, "lacks"),
         ({"tokenizer.ggml.merges": ["Ġt"]}, InvalidModelFile, "'Ġt' is not two tokens"),
         ({"tokenizer.ggml.merges": ["Ġ zzz"]}, InvalidModelFile, "do not fit"),

@@ -75,7 +75,7 @@ def test_lab_installs_torch_first_and_alone_then_fetches_then_opens(clone: Clone
 
 def test_the_second_time_nothing_is_installed(clone: Clone) -> None:
     clone.make("test")
-    assert clone.make("test")[2] == ["-m pytest"]
+    assert clone.make("test")[2] == ["-m pytest -n auto --maxprocesses 4 --dist loadgroup"]
     assert clone.make("lab")[2] == ["-m grader.cli fetch smollm2", "-m grader.cli lab"]
 
 

@@ -403,7 +403,7 @@ def test_the_judge_runs_this_python_and_skips_no_cell(tmp_path, monkeypatch):
         new_code_cell("print('ran')", metadata={"tags": ["skip-execution"]}),
     ]
     config = PyFileConfigLoader("nbgrader_config.py", path=str(build.ROOT)).load_config()
-    config.Judge.timeout = 2
+    config.Judge.timeout, config.Judge.isolation = 2, "none"
     judge = Judge(config=config)
     done, _ = judge.preprocess(new_notebook(cells=cells), {"metadata": {"path": str(tmp_path)}})
     first, second, endless, tagged = (cell.outputs for cell in done.cells)

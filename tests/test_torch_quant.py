@@ -56,7 +56,7 @@ def test_numbers_that_were_stored_in_4_bits_come_back_exactly(n_levels):
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("n_rows", [1, 5, max(quant_ops.MANY_ROWS.values())])
+@pytest.mark.parametrize("n_rows", [1, 3, 5, max(quant_ops.MANY_ROWS.values())])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("d_out", "d_in"), [(16, 32), (48, 96), (32, 576), (10, 64)])
 def test_the_product_is_that_of_the_dequantized_weights(bits, n_rows, dtype, d_out, d_in):
@@ -80,6 +80,30 @@ def test_without_the_kernel_the_answer_is_the_same(monkeypatch, bits):
     assert packed.packed is not None, "this PyTorch has lost its packed kernel"
     assert plain.packed is None
     torch.testing.assert_close(linear(x, plain), linear(x, packed), rtol=1e-4, atol=1e-3)
+
+
+def test_many_rows_take_the_dense_copy_of_8_bits_and_the_codes_of_4(monkeypatch):
+    x = torch.randn(max(quant_ops.MANY_ROWS.values()), 64)
+    eight, four = (quantize(weights(32, 64), bits, torch.float32) for bits in (8, 4))
+    assert four.dense is None
+    torch.testing.assert_close(quant_ops.dense_ops.linear(x, eight.dense), linear(x, eight))
+    asked = []
+    monkeypatch.setattr(quant_ops, "dequantize", lambda w: asked.append(w.bits) or dequantize(w))
+    for weight in (eight, four):
+        linear(x, weight)
+        linear(x[:1], weight)
+    assert asked == [4]
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_without_codes_every_product_is_the_same_and_memory_is_less(bits):
+    weight = quantize(weights(32, 64), bits, torch.bfloat16)
+    lean = quant_ops.without_codes(weight)
+    for n_rows in (1, 3, 4, 80):
+        x = torch.randn(n_rows, 64).bfloat16()
+        assert torch.equal(linear(x, lean), linear(x, weight))
+    assert lean.n_bytes == weight.n_bytes
+    assert lean.codes.numel() == (0 if bits == 8 else 32 * 32)
 
 
 def test_4_bits_are_5_and_8_bits_are_10_bits_a_weight():

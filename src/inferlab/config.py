@@ -181,46 +181,9 @@ class ModelConfig:
         Raises UnsupportedModel for another architecture or RoPE scaling, InvalidModelFile for a
         missing key.
         """
-        architecture = metadata.get("general.architecture")
-        if architecture != "llama":
-            raise UnsupportedModel(
-                f"this GGUF holds the architecture {architecture!r}; only 'llama' is implemented"
-            )
-        scaling = metadata.get("llama.rope.scaling.type", "none")
-        if scaling not in ("none", None):
-            raise UnsupportedModel(f"RoPE scaling {scaling!r} is not implemented; needed: none")
-        if metadata.get("llama.expert_count", 0):
-            raise UnsupportedModel(
-                f"this GGUF has {metadata['llama.expert_count']} experts; only dense is implemented"
-            )
-        n_heads = need(metadata, "llama.attention.head_count")
-        d_model = need(metadata, "llama.embedding_length")
-        d_head = metadata.get("llama.attention.key_length") or default_d_head(d_model, n_heads)
-        turned = metadata.get("llama.rope.dimension_count", d_head)
-        if turned != d_head:
-            raise UnsupportedModel(
-                f"RoPE turns {turned} of d_head={d_head} numbers; only all of them is implemented"
-            )
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        vocab_size = metadata.get("llama.vocab_size") or (len(tokens) if tokens else None)
-        if vocab_size is None:
-            raise InvalidModelFile("the header has neither llama.vocab_size nor a list of tokens")
-        eos = metadata.get("tokenizer.ggml.eos_token_id")
-        return cls(
-            n_layers=need(metadata, "llama.block_count"),
-            d_model=d_model,
-            n_heads=n_heads,
-            n_kv_heads=metadata.get("llama.attention.head_count_kv", n_heads),
-            d_head=d_head,
-            d_ff=need(metadata, "llama.feed_forward_length"),
-            vocab_size=vocab_size,
-            max_context=need(metadata, "llama.context_length"),
-            rope_theta=float(metadata.get("llama.rope.freq_base", 10_000.0)),
-            norm_eps=float(need(metadata, "llama.attention.layer_norm_rms_epsilon")),
-            tied_embeddings=tied_embeddings,
-            bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
-            eos_ids=() if eos is None else (eos,),
-        )
+        from inferlab.gguf_config import read_gguf_config
+
+        return read_gguf_config(metadata, tied_embeddings=tied_embeddings)
 
 
 _COUNTS = (

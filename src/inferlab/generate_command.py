@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from inferlab import speculate_cli
 from inferlab.engines import load_engine
 from inferlab.generate import Stop, encode_prompt, stream_tokens, tokenizer_of
 from inferlab.model import Model
@@ -73,6 +74,8 @@ def run_generate(args: argparse.Namespace) -> int:
     n_cached = timing.n_prompt + timing.n_new // 2  # the middle step
     bandwidth = engine.bandwidth() if timing.n_new > 1 else 0
     print(timing.line(engine.where, bandwidth, engine.step_bytes(n_cached)), file=sys.stderr)
+    if hasattr(args, "speculation"):
+        print(args.speculation, file=sys.stderr)
     return 0
 
 
@@ -83,7 +86,12 @@ def _print_answer(model: Model | TorchModel, args: argparse.Namespace) -> tuple[
     started = time.perf_counter()
     arrivals: list[float] = []
     stop = Stop("")
-    for token in stream_tokens(model, prompt, args.max_new_tokens):
+    tokens = (
+        speculate_cli.stream_tokens(model, prompt, args)
+        if speculate_cli.asked_for(args)
+        else stream_tokens(model, prompt, args.max_new_tokens)
+    )
+    for token in tokens:
         if isinstance(token, Stop):
             stop = token
             # An end-of-text token took a step like any other.

@@ -1,10 +1,10 @@
 """Read a GGUF file: the sizes, the weights and the tokenizer's lists of one model.
 
 GGUF is the single-file format of llama.cpp. gguf_read.py finds the tensors and turns their blocks
-of 4 or 8 bits into float32; what is left to do here is to undo one trick. llama.cpp turns
-neighbouring pairs of numbers in RoPE (2i and 2i + 1), so its converter reorders the rows of the
-query and key matrices. This engine turns pair i and i + d_head/2, as the original checkpoints do.
-Forget to undo it and the text still looks almost fluent, with logits that are wrong by 30.
+of 4 or 8 bits into float32; what is left to do here is to undo one trick. In a Llama, llama.cpp
+turns neighbouring pairs of numbers in RoPE (2i and 2i + 1), so its converter reorders the rows of
+the query and key matrices. This engine turns pair i and i + d_head/2, as the original checkpoints
+do. Forget to undo it and the text still looks almost fluent, with logits that are wrong by 30.
 """
 
 from os import PathLike
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from inferlab.config import ModelConfig, UnsupportedModel
+from inferlab.gguf_config import NEIGHBOURS_TURN, architecture
 from inferlab.gguf_read import read_gguf
 from inferlab.weights import TensorNames, Weights, weights_from_tensors
 
@@ -26,6 +27,11 @@ GGUF_NAMES = TensorNames(
         "w_q": "blk.{}.attn_q.weight",
         "w_k": "blk.{}.attn_k.weight",
         "w_v": "blk.{}.attn_v.weight",
+        "b_q": "blk.{}.attn_q.bias",
+        "b_k": "blk.{}.attn_k.bias",
+        "b_v": "blk.{}.attn_v.bias",
+        "q_gain": "blk.{}.attn_q_norm.weight",
+        "k_gain": "blk.{}.attn_k_norm.weight",
         "w_o": "blk.{}.attn_output.weight",
         "mlp_gain": "blk.{}.ffn_norm.weight",
         "w_gate": "blk.{}.ffn_gate.weight",
@@ -51,10 +57,12 @@ def load_gguf(
     if "rope_freqs.weight" in tensors:
         raise UnsupportedModel(f"{path.name} scales RoPE's frequencies, which is not implemented")
 
+    reordered = architecture(metadata) in NEIGHBOURS_TURN
+
     def read(name: str) -> np.ndarray:
         numbers = tensors[name].dequantize()
         n_heads = {"attn_q": config.n_heads, "attn_k": config.n_kv_heads}.get(name.split(".")[-2])
-        if n_heads is None or len(numbers) != n_heads * config.d_head:
+        if not reordered or n_heads is None or len(numbers) != n_heads * config.d_head:
             return numbers  # a wrong shape is refused, by name, where all shapes are
         return unpermute(numbers, n_heads)
 

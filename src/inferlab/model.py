@@ -45,7 +45,9 @@ class Model:
     def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> "KVCache | LatentCache":
         """An empty cache of this model's sizes, with room for `capacity` tokens before it grows.
 
-        A KVCache; under multi-head latent attention a LatentCache.
+        A KVCache; under multi-head latent attention a LatentCache. Under a sliding window too a
+        KVCache keeps all tokens, and the mask hides the old ones, so that truncate can go back to
+        any of them; kv_cache.SlidingWindowCache is the memory that forgets.
         """
         c = self.config
         dtype = self.weights.embedding.dtype.type

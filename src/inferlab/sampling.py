@@ -154,7 +154,12 @@ def draw_token(law: np.ndarray, uniform: float) -> int:
 
 
 def prefilled(model: Engine, tokens: Sequence[int], capacity: int = 16) -> Any:
-    """A cache of `model` that holds all of `tokens` but the last, which is still to be run."""
+    """A cache of `model` that holds all of `tokens` but the last, which is still to be run.
+
+    Raises ValueError where there is no token at all.
+    """
+    if len(tokens) == 0:
+        raise ValueError("the prompt has no tokens; at least 1 is needed")
     cache = model.new_cache(max(capacity, len(tokens)))
     for start in range(0, len(tokens) - 1, PREFILL_CHUNK):
         model.next_logits(tokens[start : min(start + PREFILL_CHUNK, len(tokens) - 1)], cache)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from inferlab.config import InvalidModelFile, UnsupportedModel
 
@@ -190,7 +190,10 @@ def _backend_from_gguf(metadata: Mapping[str, Any]) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
     except Exception as error:  # the package raises bare Exception
         raise InvalidModelFile(f"the merges do not fit the tokens ({error})") from None
-    backend.pre_tokenizer = _pre_tokenizer(metadata.get("tokenizer.ggml.pre", "default"))
+    kind = metadata.get("tokenizer.ggml.pre", "default")
+    backend.pre_tokenizer = _pre_tokenizer(kind)
+    if kind == "qwen2":  # é as one character and as e with an accent are the same token to it
+        backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     types = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     kinds = list(zip(tokens, types, strict=True))
@@ -223,15 +226,35 @@ def _gguf_lists(metadata: Mapping[str, Any]) -> tuple[list[str], list[tuple[str,
 
 
 def _pre_tokenizer(kind: str) -> pre_tokenizers.PreTokenizer:
-    """How text is cut before merging: bytes in GPT-2's words; SmolLM also cuts every digit off."""
+    """How text is cut before merging: bytes in GPT-2's words; SmolLM also cuts every digit off.
+
+    Qwen has words of its own: a digit alone, line breaks together, one sign before a word.
+    """
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     if kind == "gpt-2":
         return words
     if kind == "smollm":
         return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    if kind == "qwen2":
+        cut = pre_tokenizers.Split(tokenizers.Regex(QWEN_WORDS), behavior="isolated")
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return pre_tokenizers.Sequence([cut, plain])
     raise UnsupportedModel(
-        f"the pre-tokenizer {kind!r} is not implemented; needed: 'smollm' or 'gpt-2'"
+        f"the pre-tokenizer {kind!r} is not implemented; needed: 'smollm', 'gpt-2' or 'qwen2'"
     )
+
+
+QWEN_WORDS = "|".join(
+    (
+        "(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
 
 
 def _added(token: str, *, special: bool) -> tokenizers.AddedToken:

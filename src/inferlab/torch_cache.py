@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,10 @@ class TorchCache:
     keys, values: (n_layers, B, n_kv_heads, capacity, d_head). Sequence b has used the first
     lengths[b] slots of the capacity axis, in every layer; what lies beyond means nothing. Each
     sequence starts at slot 0, so a batch of unequal prompts needs no padding.
+
+    Under a sliding window all tokens are kept too, and Places hides the old ones: truncate can then
+    go back to any token, as rejected drafts need. What memory a ring would save, and how it works,
+    is kv_cache.SlidingWindowCache.
     """
 
     def __init__(
@@ -83,9 +89,9 @@ class Places:
     """Where the T new tokens of each sequence go in the cache, and what their queries may see.
 
     All sequences of the cache are meant, or one of them: row.
-    positions: (T,) for sequences of one length, (B, T) otherwise. mask: True where a query may
-    look, (T, S) or (B, 1, T, S); None where it may see all S keys. causal: each query sees the
-    keys up to its own, and no mask says so.
+    positions: (T,) for sequences of one length, (B, T) otherwise. plain: the sequences have one
+    length, and each query sees all keys up to its own. causal: the same, of T > 1 new tokens that
+    are the first ones.
     """
 
     def __init__(
@@ -111,12 +117,10 @@ class Places:
         else:
             self.positions = torch.tensor(starts, device=device)[:, None] + new
             self.row_index = torch.tensor(self.rows, device=device)[:, None]
-        sees_all = window is None or window >= self.S
-        self.causal = self.even and T > 1 and self.start == 0 and sees_all
+        self.plain = self.even and (window is None or window >= self.S)
+        self.causal = self.plain and T > 1 and self.start == 0
         if self.even and cache is not None:
             self._cut(cache)
-        free = self.causal or (self.even and T == 1)
-        self.mask = None if free else self._mask(device)
 
     def _cut(self, cache: TorchCache) -> None:
         """Views of new and visible slots of all layers at once: cheaper than one by one."""
@@ -126,8 +130,12 @@ class Places:
         self.seen_keys = keys[:, :, :, self.first : self.S].unbind()
         self.seen_values = values[:, :, :, self.first : self.S].unbind()
 
-    def _mask(self, device: torch.device) -> Tensor:
-        key = torch.arange(self.S, device=device)
+    @cached_property  # made where it is asked for, and for all layers at once
+    def mask(self) -> Tensor | None:
+        """True where a query may look, (T, S) or (B, 1, T, S); None where it may see all keys."""
+        if self.even and self.T == 1:
+            return None
+        key = torch.arange(self.S, device=self.positions.device)
         query = self.positions[..., None]  # (T, 1) or (B, T, 1)
         mask = key <= query
         if self.window is not None:

@@ -59,9 +59,7 @@ class TorchModel:
             self.layers = [Block(config, layer, to) for layer in weights.layers]
             self.residual = to.residual
             self.final_gain = to.gain(weights.final_gain)
-            self.head = to.projection(weights.head, head=True)
-            tied = np.may_share_memory(weights.head, weights.embedding)
-            self.embedding = self.head if tied else to.embedding(weights.embedding)
+            self.head, self.embedding = to.head_and_embedding(weights)
             self.turn = _rope_table(config, to)
 
     @classmethod

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own habit)
 
-from inferlab import quant_ops
+from inferlab import dense_ops, quant_ops
 from inferlab.config import ModelConfig
+from inferlab.torch_attention import attend
 from inferlab.torch_cache import Places
-from inferlab.weights import LayerWeights
+from inferlab.weights import LayerWeights, Weights
 
 
 class Projection(Protocol):
@@ -30,32 +31,44 @@ class Projection(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """(n, d_in) -> (n, d_out)"""
 
+
+class Table(Protocol):
+    """A matrix to look rows up in: an embedding."""
+
     def rows(self, index: Tensor) -> Tensor:
-        """Rows of the matrix as numbers, (n,) -> (n, d_in): an embedding's look-up."""
+        """Rows of the matrix as numbers, (n,) -> (n, d_in)"""
 
 
 class Dense:
     """A projection in the dtype of the activations."""
 
     def __init__(self, w: Tensor, bias: Tensor | None = None) -> None:
-        self.w, self.bias = w, bias
+        self.w, self.bias = dense_ops.arrange(w), bias
         self.n_bytes = w.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        # One row too: under inference_mode F.linear reads a bfloat16 matrix in place, and takes
-        # 0.7 of the time of torch.mv (measured on one thread, all matrices of SmolLM2 in turn).
-        return F.linear(x, self.w, self.bias)
+        return dense_ops.linear(x, self.w, self.bias)
+
+
+class DenseTable:
+    """A table in the dtype of the activations."""
+
+    def __init__(self, w: Tensor) -> None:
+        self.w = w
 
     def rows(self, index: Tensor) -> Tensor:
         return F.embedding(index, self.w)
 
 
 class Packed:
-    """A projection of 8- or 4-bit weights: see quant_ops."""
+    """A projection of 8- or 4-bit weights, and a table of them: see quant_ops."""
 
-    def __init__(self, w: Tensor, bits: int, dtype: torch.dtype, bias: Tensor | None) -> None:
-        self.weight, self.bias = quant_ops.quantize(w, bits, dtype), bias
-        self.n_bytes = self.weight.n_bytes
+    def __init__(
+        self, w: Tensor, bits: int, dtype: torch.dtype, bias: Tensor | None, table: bool
+    ) -> None:
+        weight = quant_ops.quantize(w, bits, dtype)
+        self.weight = weight if table else quant_ops.without_codes(weight)
+        self.bias, self.n_bytes = bias, weight.n_bytes
 
     def __call__(self, x: Tensor) -> Tensor:
         y = quant_ops.linear(x, self.weight)
@@ -90,9 +103,18 @@ class Format:
         """The gain of a norm on those numbers."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self.residual)
 
-    def embedding(self, table: np.ndarray) -> Projection:
-        """A look-up table of its own, (vocab_size, d_model): 8-bit beside 8- and 4-bit weights."""
-        return self.projection(table.T, head=True)
+    def head_and_embedding(self, weights: Weights) -> tuple[Projection, Table]:
+        """The head, and the table that token ids are looked up in: the same numbers if tied.
+
+        8-bit ones beside 8- and 4-bit weights.
+        """
+        tied = np.may_share_memory(weights.head, weights.embedding)
+        head = self.projection(weights.head, head=True)
+        if isinstance(head, Packed):
+            return head, head if tied else self.projection(weights.embedding.T, head=True)
+        if tied and not head.w.is_mkldnn:
+            return head, DenseTable(head.w)
+        return head, DenseTable(self.tensor(weights.embedding))  # of float32 no copy is made
 
     def projection(self, *matrices: np.ndarray, bias: Any = None, head: bool = False) -> Any:
         """One projection of several matrices (d_in, ...) side by side: one pass for all of them."""
@@ -101,7 +123,7 @@ class Format:
         offset = None if bias is None else self.tensor(np.concatenate(bias))
         if self.dtype in ("int8", "int4"):
             bits = 8 if head or self.dtype == "int8" else 4
-            return Packed(w, bits, self.compute, offset)
+            return Packed(w, bits, self.compute, offset, table=head)
         return Dense(w.to(self.compute), offset)
 
 
@@ -140,7 +162,7 @@ class Block:
         x = x + self.out(self._attend(self.qkv(normed), turn, places, layer))
         normed = rms_norm(x, self.mlp_gain, eps).to(self.compute)
         gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.silu(gate).mul_(up))
 
     def _attend(
         self, qkv: Tensor, turn: tuple[Tensor, Tensor], places: Places, layer: int
@@ -187,27 +209,3 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """
     cos, signed_sin = turn
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), signed_sin)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
-    """Attention of the new queries over what they may see, merged to rows.
-
-    q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head) -> (B * T, n_heads * d_head)
-    """
-    B, n_heads, T, d_head = q.shape
-    n_kv_heads = k.shape[1]
-    if T == 1:
-        # The queries that share a key head become rows of one matrix: no key is read twice, and
-        # the result lies in memory as it should.
-        rows = q.reshape(B, n_kv_heads, n_heads // n_kv_heads, d_head)
-        mixed = F.scaled_dot_product_attention(rows, k, v, attn_mask=places.mask)
-        return mixed.reshape(B, n_heads * d_head)
-    mixed = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=places.mask,
-        is_causal=places.causal,
-        enable_gqa=n_heads != n_kv_heads,
-    )
-    return mixed.transpose(1, 2).reshape(B * T, n_heads * d_head)

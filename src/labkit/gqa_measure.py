@@ -10,6 +10,7 @@ import numpy as np
 from inferlab import device as devices
 from inferlab.device import Timing, interleaved
 from inferlab.model import Model
+from inferlab.quantized_model import log_probabilities, perplexity
 from inferlab.weights import LayerWeights
 
 Pool = Callable[[np.ndarray, int, int], np.ndarray]
@@ -52,10 +53,7 @@ def with_pooled_heads(
 
 def text_perplexity(model: Model, tokens: Sequence[int]) -> float:
     """exp of the mean surprise, over all tokens but the first: 1 would be a perfect guesser."""
-    logits = model.forward(np.array([tokens]))[0, :-1].astype(np.float64)
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return float(np.exp(-log_probs[np.arange(len(tokens) - 1), tokens[1:]].mean()))
+    return perplexity(log_probabilities(model, tokens), tokens)
 
 
 def head_similarity(w: np.ndarray, d_head: int) -> float:

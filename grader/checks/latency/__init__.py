@@ -1,0 +1,31 @@
+"""What earns points in lesson 11, in the order of the lesson."""
+
+from grader.checks.latency.arrivals import BURSTY, POISSON
+from grader.checks.latency.good import GOODPUT, THROUGHPUT
+from grader.checks.latency.lesson import LESSON
+from grader.checks.latency.logs import FROM_LOG, REPORT
+from grader.checks.latency.many import HISTOGRAM, PERCENTILE
+from grader.checks.latency.predictions import PREDICTIONS
+from grader.checks.latency.queues import HIGHEST, MM1, REPLICAS
+from grader.checks.latency.quiz import QUESTIONS
+from grader.checks.latency.request import END_TO_END, REQUEST
+from grader.checks.latency.tools import TOOLS
+
+EXERCISES = (
+    REQUEST,
+    END_TO_END,
+    TOOLS,
+    PERCENTILE,
+    HISTOGRAM,
+    THROUGHPUT,
+    GOODPUT,
+    FROM_LOG,
+    REPORT,
+    REPLICAS,
+    POISSON,
+    BURSTY,
+    MM1,
+    HIGHEST,
+)
+
+__all__ = ["EXERCISES", "LESSON", "PREDICTIONS", "QUESTIONS"]

@@ -1,0 +1,30 @@
+"""What earns points in lesson 07, in the order of the lesson."""
+
+from grader.checks.quantization.cache import KV
+from grader.checks.quantization.channels import MIGRATE, SEARCH
+from grader.checks.quantization.formats import BYTES, EXPECTED, FP8
+from grader.checks.quantization.lesson import LESSON
+from grader.checks.quantization.nibbles import PACK, UNPACK
+from grader.checks.quantization.products import MATMUL_INT8, MATMUL_PACKED
+from grader.checks.quantization.quiz import PREDICTIONS, QUESTIONS
+from grader.checks.quantization.ranges import ASYMMETRIC, GROUPS
+from grader.checks.quantization.rounding import ABSMAX, DEQUANTIZE, ERROR
+
+EXERCISES = (
+    ABSMAX,
+    DEQUANTIZE,
+    ERROR,
+    EXPECTED,
+    ASYMMETRIC,
+    GROUPS,
+    PACK,
+    UNPACK,
+    BYTES,
+    MATMUL_PACKED,
+    MATMUL_INT8,
+    FP8,
+    KV,
+    MIGRATE,
+    SEARCH,
+)
+__all__ = ["EXERCISES", "LESSON", "PREDICTIONS", "QUESTIONS"]

@@ -1,0 +1,54 @@
+"""Isolated grading as nbgrader's execute step: the judge writes the outputs."""
+
+from __future__ import annotations
+
+import atexit
+from functools import lru_cache
+from typing import Any
+
+from nbformat import NotebookNode, from_dict
+
+from grader import registry
+from grader.isolated.notebook import Graded, grade
+from grader.isolated.students import Isolation, OwnFault, Zygote
+from sandbox import walls
+
+
+@lru_cache(maxsize=1)
+def floor_reached(level: str) -> None:
+    """Raise OwnFault where this computer does not allow that level, saying why."""
+    found, why = walls.level()
+    order = ("none", "limits", "full")
+    if order.index(found) < order.index(level):
+        raise OwnFault(
+            f"isolation {level!r} is not possible on this computer: {why}. It allows {found!r}; "
+            "grade elsewhere, or give the weaker level on purpose (INFERLAB_ISOLATION=limits, or "
+            "none), which every result then records"
+        )
+
+
+@lru_cache(maxsize=2)
+def zygote(level: str) -> Zygote:
+    """The process that forks this run's students: started once, ended with the program."""
+    floor_reached(level)
+    found = Zygote(Isolation(level))
+    atexit.register(found.close)
+    return found
+
+
+def judge_notebook(nb: NotebookNode, lesson: str, level: str) -> Graded:
+    """Grade nb and write every code cell's outputs into it."""
+    if lesson not in registry.lessons():
+        raise OwnFault(f"{lesson!r} is no lesson of this course: {', '.join(registry.lessons())}")
+    graded = grade(nb, lesson, zygote(level))
+    count = 0
+    for index, cell in enumerate(nb.cells):
+        if cell.cell_type == "code":
+            count += 1
+            cell.execution_count = count
+            cell.outputs = [_node(o) for o in graded.outputs.get(index, [])]
+    return graded
+
+
+def _node(output: dict[str, Any]) -> NotebookNode:
+    return from_dict(output)

@@ -1,0 +1,293 @@
+"""Calls over the wire, both ways: the judge calls the student's functions, these call back.
+
+An object that is no plain data stays where it is; the other side gets a stand-in that sends each
+call and each attribute over. Arrays that the judge hands out are shared: before each message,
+either side sends the contents of those that it has changed, so that work in place is seen where the
+array lives.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sandbox.shared import Shared, SharingReader, SharingWriter
+from sandbox.wire import BadMessage, Wire, WireFailure
+
+DUNDERS = frozenset({"__call__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
+
+
+class StandIn:
+    """An object of the other side. Attributes and calls go over; nothing of it is here."""
+
+    __slots__ = ("inferlab_endpoint", "inferlab_number", "inferlab_words")
+
+    def __init__(self, endpoint: Endpoint, number: int, words: str) -> None:
+        object.__setattr__(self, "inferlab_endpoint", endpoint)
+        object.__setattr__(self, "inferlab_number", number)
+        object.__setattr__(self, "inferlab_words", words)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__call__", args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.inferlab_endpoint.ask("get", self.inferlab_number, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.inferlab_endpoint.ask("set", self.inferlab_number, name, value)
+
+    def __iter__(self) -> Any:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__iter__", (), {})
+
+    def __next__(self) -> Any:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__next__", (), {})
+
+    def __len__(self) -> int:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__len__", (), {})
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__getitem__", (key,), {})
+
+    def __contains__(self, key: Any) -> bool:
+        return self.inferlab_endpoint.call(self.inferlab_number, "__contains__", (key,), {})
+
+    def __repr__(self) -> str:
+        return f"<{self.inferlab_words}>"
+
+
+class Endpoint:
+    """One side. is_judge: this side's arrays are shared, and its objects are guarded.
+
+    by_value: classes of plain records (frozen dataclasses) that cross as their fields.
+    may_touch: whether the other side may use this object at all (judge's side only).
+    may_name: whether it may use this attribute of it.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        by_value: Mapping[str, type],
+        is_judge: bool,
+        may_touch: Callable[[Any], bool] = lambda value: True,
+        may_name: Callable[[Any, str], bool] = lambda value, name: not name.startswith("__"),
+        around_call: Callable[[Callable[[], Any]], tuple[Any, dict[str, Any]]] | None = None,
+    ) -> None:
+        self.wire: Any = wire
+        self.by_value, self.is_judge, self.may_touch = by_value, is_judge, may_touch
+        self.around_call, self.may_name = around_call, may_name
+        self.on_asides: Callable[[dict[str, Any]], None] = lambda asides: None
+        self._objects: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}  # id(object) -> its number; _objects keeps it alive
+        self._next = itertools.count(1)
+        self.shared = Shared()
+        self._depth = 0
+
+    # ---- asking --------------------------------------------------------------------------------
+
+    def call(self, number: int, method: str, args: tuple, kwargs: dict) -> Any:
+        """Call an object of the other side, or one of its methods."""
+        return self.ask("call", number, method, args, tuple(kwargs.items()))
+
+    def ask(self, *request: Any) -> Any:
+        """Send a request; answer what comes back in between; return the result or raise."""
+        self._depth += 1
+        try:
+            self._send(list(request))
+            while True:
+                reply = self._receive()
+                if reply[0] == "result":
+                    self._hear(reply[2])
+                    return reply[1]
+                if reply[0] == "error":
+                    self._hear(reply[2])
+                    raise error_from(reply[1])
+                self._answer(reply)
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self.is_judge:
+                self.shared.clear()
+
+    def _hear(self, asides: Any) -> None:
+        try:
+            self.on_asides(dict(asides))
+        except (TypeError, ValueError) as error:
+            raise BadMessage(f"asides of another form: {error}") from None
+
+    # ---- answering -----------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer requests until the other side goes (PeerGone)."""
+        while True:
+            self._answer(self._receive())
+            self.shared.clear()
+
+    def _answer(self, request: list) -> None:
+        asides: dict[str, Any] = {}
+        try:
+            if self.around_call is not None and request[0] == "call":
+                value, asides = self.around_call(lambda: self._do(request))
+            else:
+                value = self._do(request)
+        except WireFailure:
+            raise
+        except BaseException as error:
+            asides = getattr(error, "_asides", asides)
+            self._send(["error", error_facts(error), tuple(asides.items())], lends=False)
+            return
+        try:
+            # What a call returns is new, so there is nothing to work on together.
+            self._send(["result", value, tuple(asides.items())], lends=request[0] == "get")
+        except (BadMessage, Exception) as error:
+            self._send(["error", error_facts(error), ()], lends=False)
+
+    def _do(self, request: list) -> Any:
+        what, number, *rest = request
+        value = self._object(number)
+        if what == "call":
+            method, args, kwargs = rest
+            if method not in DUNDERS:
+                raise BadMessage(f"no call of {method!r:.40}")
+            return _CALLS[method](value, *args, **dict(kwargs))
+        name = rest[0]
+        if not isinstance(name, str) or not self.may_name(value, name):
+            raise AttributeError(f"{name!r:.40} is not for others")
+        if what == "get":
+            return getattr(value, name)
+        if what == "set":
+            setattr(value, name, rest[1])
+            return None
+        raise BadMessage(f"unknown request {what!r:.40}")
+
+    def _object(self, number: Any) -> Any:
+        if not isinstance(number, int) or number not in self._objects:
+            raise BadMessage("a reference to nothing")
+        return self._objects[number]
+
+    # ---- messages ------------------------------------------------------------------------------
+
+    def _send(self, parts: list, lends: bool = True) -> None:
+        changed = self.shared.changed()
+        writer = SharingWriter(self.refer, self.by_value, self.shared, lends and self.is_judge)
+        coded = [parts[0], [writer.value(part) for part in parts[1:]], []]
+        coded[2] = [[n, writer.content(self.shared.value(n))] for n in changed]
+        for number in writer.lent:
+            self.shared.seen(number)
+        self.wire.send(coded, writer.frames)
+
+    def _receive(self) -> list:
+        coded, frames = self.wire.receive()
+        reader = SharingReader(
+            frames, self.resolve, self.by_value, self.shared, borrows=not self.is_judge
+        )
+        try:
+            what, parts, changed = coded
+            values = [reader.value(part) for part in parts]
+            contents = [(number, reader.value(content)) for number, content in changed]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadMessage(f"a message of another form: {error}") from None
+        for number, content in contents:
+            self.shared.put(number, content)
+        for number in reader.borrowed:
+            self.shared.seen(number)
+        return [what, *values]
+
+    # ---- references ----------------------------------------------------------------------------
+
+    def refer(self, value: Any) -> list[Any]:
+        """["yours", number] for a stand-in going home, else ["mine", number, description]."""
+        if isinstance(value, StandIn):
+            return ["yours", value.inferlab_number]
+        if self.is_judge and not self.may_touch(value):
+            raise AttributeError(f"objects of type {type(value).__name__} are not for others")
+        number = self._numbers.get(id(value))
+        if number is None:
+            number = self._numbers[id(value)] = next(self._next)
+            self._objects[number] = value
+        return ["mine", number, describe(value)]
+
+    def resolve(self, reference: list[Any]) -> Any:
+        if reference[0] == "yours" and len(reference) == 2:
+            return self._object(reference[1])
+        if reference[0] == "mine" and len(reference) == 3 and isinstance(reference[1], int):
+            return StandIn(self, reference[1], str(reference[2])[:80])
+        raise BadMessage("a reference of another form")
+
+
+_CALLS: dict[str, Callable[..., Any]] = {
+    "__call__": lambda value, *args, **kwargs: value(*args, **kwargs),
+    "__iter__": iter,
+    "__next__": next,
+    "__len__": len,
+    "__getitem__": lambda value, key: value[key],
+    "__contains__": lambda value, key: key in value,
+}
+
+
+def describe(value: Any) -> str:
+    """A few words for a stand-in: "function f", "class A", "object of type B"."""
+    if inspect.isclass(value):
+        return f"class {value.__name__}"
+    if callable(value) and hasattr(value, "__name__"):
+        return f"function {value.__name__}"
+    return f"object of type {type(value).__name__}"
+
+
+# ---- errors ------------------------------------------------------------------------------------
+
+
+class StudentError(Exception):
+    """An error of a class that only the other side has; kind is the name of that class."""
+
+    kind = "Exception"
+
+
+class Exited(Exception):
+    """The code asked the process to end (SystemExit)."""
+
+
+def error_facts(error: BaseException) -> dict[str, Any]:
+    """What crosses of an error: names of its classes, its text, the line it came from."""
+    try:
+        text = str(error)[:2000]
+    except Exception:
+        text = "(its text cannot be had)"
+    return {
+        "kinds": [kind.__name__ for kind in type(error).__mro__][:-1],
+        "text": text,
+        "line": getattr(error, "_line", ""),
+    }
+
+
+def error_from(facts: Any) -> BaseException:
+    """An error of the nearest builtin class; never one that would stop the judge."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("kinds"), list):
+        raise BadMessage("an error of another form")
+    kinds, text = [str(kind) for kind in facts["kinds"]], str(facts.get("text", ""))
+    error: BaseException
+    if "SystemExit" in kinds:
+        error = Exited(text or "it called exit")
+    else:
+        name = kinds[0] if kinds else "Exception"
+        known = next(filter(None, map(_builtin_error, kinds)), Exception)
+        if name == known.__name__ or known is not Exception:
+            error = known(text)
+        else:
+            error = type(name, (StudentError,), {"kind": name})(text)
+    error.own_line = str(facts.get("line", ""))[:300]  # type: ignore[attr-defined]
+    return error
+
+
+def _builtin_error(name: str) -> type[Exception] | None:
+    kind = getattr(builtins, name, None)
+    if not inspect.isclass(kind) or not issubclass(kind, Exception) or kind is Exception:
+        return None
+    try:
+        kind("text")
+    except TypeError:  # UnicodeDecodeError and its like want more
+        return ValueError if issubclass(kind, ValueError) else None
+    return kind

@@ -1,0 +1,176 @@
+"""A notebook's cells, run as IPython runs them, and what they print, as nbformat outputs."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+from IPython.core.displayhook import CapturingDisplayHook
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from traitlets.config import Config
+
+from labkit.rewire import alone_with
+from labkit.traced import traced_peak
+
+MAX_OUTPUT_CHARACTERS = 200_000  # of one cell; the rest is cut off, and the cell says so
+
+
+def make_shell() -> InteractiveShell:
+    """An IPython without history, colours or startup files: magics, display and await work."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "NoColor"
+    config.InteractiveShell.autocall = 0
+    shell = InteractiveShell.instance(config=config)
+    shell.user_ns["__name__"] = "__main__"
+    # The error is an output of its own: not printed as well.
+    setattr(shell, "_showtraceback", lambda *_: None)  # noqa: B010
+    return shell
+
+
+class Shell:
+    """Runs cells one after the other in one namespace."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self.shell = shell
+
+    def run_cell(self, source: str) -> tuple[list[dict[str, Any]], bool]:
+        """-> (outputs as nbformat has them, whether it ran to its end without an error)"""
+        results: list[dict[str, Any]] = []
+        self.shell.display_trap.hook = CapturingDisplayHook(self.shell, results)
+        with capture_output() as captured:
+            result = self.shell.run_cell(source, store_history=True)
+        outputs = [_stream(name, getattr(captured, name)) for name in ("stdout", "stderr")]
+        outputs += [_shown(rich.data) for rich in captured.outputs]
+        outputs += [_shown(shown["data"]) for shown in results]
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None:
+            outputs.append(_failure(error))
+        return _short_enough([o for o in outputs if o is not None]), error is None
+
+    def value(self, name: str) -> Any:
+        """What the notebook calls by this name. Raises KeyError."""
+        return self.shell.user_ns[name]
+
+    def methods(self, name: str) -> list[str]:
+        """The functions that a class of the notebook defines itself."""
+        kind = self.shell.user_ns.get(name)
+        if not isinstance(kind, type):
+            return []
+        return [n for n, v in vars(kind).items() if isinstance(v, FunctionType) and n != "__init__"]
+
+    def alone(self, function: Any, name: str, others: dict[str, Any]) -> Any:
+        """A function of the notebook, with other parts than its own to call."""
+        return alone_with(function, name, dict(others))
+
+    def traced(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int]:
+        """Call it and note the most bytes held at once, beyond what there was before."""
+        with traced_peak() as peak:
+            value = function(*args, **kwargs)
+        return value, peak["bytes"]
+
+    def answer(self, question: str) -> tuple[Any, Any]:
+        """The learner's name and answer, as the notebook's `answers` keeps them."""
+        answers = self.shell.user_ns.get("answers")
+        given = answers.get(question, ...) if isinstance(answers, dict) else ...
+        return getattr(answers, "learner", ""), given
+
+
+def _stream(name: str, text: str) -> dict[str, Any] | None:
+    return {"output_type": "stream", "name": name, "text": text} if text else None
+
+
+def _shown(rich: dict[str, Any]) -> dict[str, Any]:
+    data = {k: v for k, v in rich.items() if isinstance(v, str)}
+    return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_cell(f.filename)]
+    lines = traceback.format_list(frames) + traceback.format_exception_only(type(error), error)
+    return {
+        "output_type": "error",
+        "ename": type(error).__name__,
+        "evalue": text_of(error),
+        "traceback": ["".join(lines).rstrip("\n")],
+    }
+
+
+def text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be had)"
+
+
+def _short_enough(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    left, kept = MAX_OUTPUT_CHARACTERS, []
+    for output in outputs:
+        size = len(str(output))
+        if size > left:
+            text = f"[{size:,} characters more are left out]"
+            kept.append({"output_type": "stream", "name": "stderr", "text": text})
+            break
+        kept.append(output)
+        left -= size
+    return kept
+
+
+# ---- round a call ------------------------------------------------------------------------------
+
+
+def around_call(call: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Run a function of the student's; note what it prints and warns, and where it fails.
+
+    -> (its result, {"printed", "warned"}). What it raises goes on, with those as _asides and the
+    student's own line as _line.
+    """
+    asides: dict[str, Any] = {}
+    with _watched(asides):
+        try:
+            return call(), asides
+        except BaseException as error:
+            with contextlib.suppress(AttributeError):  # classes with __slots__
+                error._asides, error._line = asides, own_line(error)  # type: ignore[attr-defined]
+            raise
+
+
+@contextlib.contextmanager
+def _watched(asides: dict[str, Any]) -> Iterator[None]:
+    output = io.StringIO()
+    with (
+        np.errstate(all="warn", under="ignore"),
+        warnings.catch_warnings(record=True) as caught,
+        contextlib.redirect_stdout(output),
+    ):
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            said = {str(w.message)[:300] for w in caught if w.category is RuntimeWarning}
+            asides["warned"] = sorted(said)[:8]
+            asides["printed"] = output.getvalue()[-4000:]
+
+
+def own_line(error: BaseException) -> str:
+    """The student's own line that an error came through last: "12: return q / 0"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.line and _is_cell(f.filename)]
+    return f"{own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+def _is_cell(filename: str) -> bool:
+    return "ipykernel_" in filename or filename.startswith("<ipython-input")
+
+
+def quiet() -> None:
+    """No prompt for a reader who is not there."""
+    sys.stdin = io.StringIO()

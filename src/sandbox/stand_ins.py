@@ -1,0 +1,80 @@
+"""What a notebook imports from the grader, where the grader is not: names that judge nothing.
+
+The judge calls the functions itself, so `check` has nothing to do here.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, ModuleType
+from typing import Any
+
+VERBS = ("check", "confront", "drill", "hint", "predict", "progress", "reset", "solution")
+
+
+def grader_module() -> ModuleType:
+    """A module `grader` with the verbs of a notebook."""
+    module = ModuleType("grader", __doc__)
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        """Judging is done elsewhere."""
+
+    for verb in VERBS:
+        setattr(module, verb, nothing)
+    module.__path__ = []  # a package whose only part is loaded already
+    module.ready = lambda *names: False  # type: ignore[attr-defined]
+    module.Answers = Answers  # type: ignore[attr-defined]
+    return module
+
+
+class Answers(dict):
+    """The learner's name and answers, kept for the judge."""
+
+    def __init__(self, learner: Any = "") -> None:
+        super().__init__()
+        self.learner = learner
+
+    def ask(self, question: Any) -> None:
+        """The question stands in the notebook's text."""
+
+    def check(self, question: Any, **more: Any) -> None:
+        """Judged elsewhere."""
+
+
+def remove_reference(names: dict[str, str]) -> None:
+    """Take the code out of the functions that are under judgement, wherever they are held.
+
+    names: "module.function" or "module.Class.method" -> what to say. The code object itself is
+    replaced, so that copies of the function, old references and closures lose it too.
+    """
+    for path, text in names.items():
+        target = _find(path)
+        while hasattr(target, "__wrapped__"):
+            getattr(target, "cache_clear", lambda: None)()
+            target = target.__wrapped__
+        if isinstance(target, FunctionType):
+            _empty(target, text)
+
+
+def _find(path: str) -> Any:
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:cut]))
+        if module is not None:
+            value: Any = module
+            for part in parts[cut:]:
+                value = (
+                    vars(value).get(part) if isinstance(value, type) else getattr(value, part, None)
+                )
+            return value
+    return None
+
+
+def _empty(function: FunctionType, text: str) -> None:
+    namespace: dict[str, Any] = {}
+    exec(f"def gone(*args, **kwargs):\n    raise NotImplementedError({text!r})", namespace)
+    # Code and closure must fit, so the names that the closure holds stay, unused.
+    names = function.__code__.co_freevars
+    function.__code__ = namespace["gone"].__code__.replace(co_freevars=names)
+    function.__defaults__ = function.__kwdefaults__ = None
+    function.__doc__ = None

@@ -1,0 +1,320 @@
+"""The messages between judge and student: plain data and arrays, nothing that could be code.
+
+A message is a JSON text and a number of raw frames (the contents of arrays and bytes). Whatever is
+none of the kinds below crosses as a numbered reference to an object that stays where it is. The
+reader trusts nothing: sizes, depth and number types are checked before anything is built.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_MESSAGE_BYTES = 512 * 2**20
+MAX_FRAMES = 4096
+NUMBER_KINDS = "biuf"  # of arrays: booleans, whole numbers, floats
+
+Refer = Callable[[Any], list[Any]]  # an object that stays here -> the reference that crosses
+Resolve = Callable[[list[Any]], Any]  # a reference -> the object, or a stand-in for it
+
+
+class WireFailure(BaseException):
+    """The conversation cannot go on. No Exception: a handler in between must not swallow it."""
+
+
+class BadMessage(WireFailure):
+    """The other side sent something that is not a message."""
+
+
+class PeerGone(WireFailure):
+    """The other side has closed the connection or died."""
+
+
+class TooLate(WireFailure):
+    """The time for an answer is over."""
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Turns values into what JSON can hold, and collects the frames."""
+
+    def __init__(self, refer: Refer, by_value: Mapping[str, type]) -> None:
+        self.refer = refer
+        self.frames: list[memoryview] = []
+        self.by_value = {kind: name for name, kind in by_value.items()}
+
+    def value(self, value: Any) -> Any:
+        """None, bool, int, float and str as they are; everything else as [tag, ...]."""
+        kind = type(value)
+        if value is None or kind in (bool, str, float):
+            return value
+        if kind is int:
+            return value if abs(value) < 2**63 else ["int", hex(value)]
+        plain = _CONTAINERS.get(kind)
+        if plain is not None:
+            return plain(self, value)
+        if kind in self.by_value:
+            return ["record", self.by_value[kind], [self.value(v) for v in _field_values(value)]]
+        if isinstance(value, np.ndarray) and value.dtype.kind in NUMBER_KINDS:
+            return self.array(value)
+        if isinstance(value, np.generic) and value.dtype.kind in NUMBER_KINDS:
+            return ["scalar", value.dtype.str, self.frame(memoryview(value.tobytes()))]
+        if isinstance(value, np.random.Generator):
+            return ["rng", json.dumps(rng_state(value))]
+        if _is_tensor(value):
+            return ["tensor", self.array(_tensor_array(value))]
+        return ["ref", self.refer(value)]
+
+    def array(self, value: np.ndarray) -> list[Any]:
+        """An array's number type, shape and contents; subclasses become plain."""
+        array = np.ascontiguousarray(np.asarray(value))
+        content = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+        return ["array", array.dtype.str, list(np.shape(value)), self.frame(content)]
+
+    def frame(self, data: memoryview) -> Any:
+        self.frames.append(data)  # no copy: it is sent from where it lies
+        return len(self.frames) - 1
+
+    def items(self, tag: str, values: Any) -> list[Any]:
+        return [tag, [self.value(v) for v in values]]
+
+    def pairs(self, value: dict) -> list[Any]:
+        return ["dict", [[self.value(k), self.value(v)] for k, v in value.items()]]
+
+
+_CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
+    list: lambda w, v: w.items("list", v),
+    tuple: lambda w, v: w.items("tuple", v),
+    set: lambda w, v: w.items("set", v),
+    frozenset: lambda w, v: w.items("set", v),
+    range: lambda w, v: ["range", [v.start, v.stop, v.step]],
+    slice: lambda w, v: w.items("slice", (v.start, v.stop, v.step)),
+    dict: lambda w, v: w.pairs(v),
+    bytes: lambda w, v: ["bytes", w.frame(memoryview(v))],
+    type(...): lambda w, v: ["ellipsis"],
+}
+
+
+class Reader:
+    """Builds values from a message. Raises BadMessage for anything it does not know."""
+
+    def __init__(
+        self, frames: list[memoryview], resolve: Resolve, by_value: Mapping[str, type]
+    ) -> None:
+        self.frames, self.resolve, self.by_value = frames, resolve, by_value
+
+    def value(self, coded: Any) -> Any:
+        if not isinstance(coded, list):
+            if isinstance(coded, dict):
+                raise BadMessage("a bare mapping")
+            return coded
+        if not coded or not isinstance(coded[0], str):
+            raise BadMessage("a list without a tag")
+        build = getattr(self, f"_{coded[0]}", None)
+        if build is None or coded[0] not in _TAGS:
+            raise BadMessage(f"unknown tag {coded[0]!r:.40}")
+        try:
+            return build(*coded[1:])
+        except BadMessage:
+            raise
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+            raise BadMessage(f"malformed {coded[0]}: {error}") from None
+
+    def _values(self, coded: Any) -> list[Any]:
+        if not isinstance(coded, list):
+            raise BadMessage("expected a list")
+        return [self.value(v) for v in coded]
+
+    def _int(self, text: str) -> int:
+        if len(text) > 10_000:
+            raise BadMessage("a number of too many digits")
+        return int(text, 16)
+
+    def _list(self, coded: Any) -> list[Any]:
+        return self._values(coded)
+
+    def _tuple(self, coded: Any) -> tuple[Any, ...]:
+        return tuple(self._values(coded))
+
+    def _set(self, coded: Any) -> set[Any]:
+        return set(self._values(coded))
+
+    def _range(self, coded: Any) -> range:
+        return range(*(int(n) for n in coded))
+
+    def _slice(self, coded: Any) -> slice:
+        start, stop, step = self._values(coded)
+        return slice(start, stop, step)
+
+    def _dict(self, coded: Any) -> dict[Any, Any]:
+        return {self.value(k): self.value(v) for k, v in coded}
+
+    def _bytes(self, frame: int) -> bytes:
+        return bytes(self._frame(frame))
+
+    def _ellipsis(self) -> Any:
+        return ...
+
+    def _array(self, dtype: str, shape: Any, frame: int) -> np.ndarray:
+        kind, data = _number_type(dtype), self._frame(frame)
+        if not isinstance(shape, list) or len(shape) > 32:
+            raise BadMessage("an array without a shape")
+        sizes = [_size(n) for n in shape]
+        if math.prod(sizes) * kind.itemsize != len(data):
+            raise BadMessage(f"an array of {sizes} {kind} in {len(data)} bytes")
+        return np.frombuffer(data, kind).reshape(sizes).copy()
+
+    def _scalar(self, dtype: str, frame: int) -> Any:
+        kind, data = _number_type(dtype), self._frame(frame)
+        if kind.itemsize != len(data):
+            raise BadMessage("a scalar of the wrong size")
+        return np.frombuffer(data, kind)[0]
+
+    def _tensor(self, coded: Any) -> Any:
+        array = self.value(coded)
+        if not isinstance(array, np.ndarray):
+            raise BadMessage("a tensor without an array")
+        torch = sys.modules.get("torch")
+        return array if torch is None else torch.from_numpy(array)
+
+    def _rng(self, coded: Any) -> np.random.Generator:
+        bits = np.random.PCG64()
+        bits.state = json.loads(coded)
+        return np.random.Generator(bits)
+
+    def _record(self, name: str, coded: Any) -> Any:
+        kind = self.by_value[name]
+        return kind(*self._values(coded))
+
+    def _ref(self, reference: Any) -> Any:
+        if not isinstance(reference, list):
+            raise BadMessage("a reference without a number")
+        return self.resolve(reference)
+
+    def _frame(self, index: int) -> memoryview:
+        if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+            raise BadMessage("a frame without a number")
+        return self.frames[index]
+
+
+_TAGS = frozenset(
+    name.removeprefix("_")
+    for name in vars(Reader)
+    if name.startswith("_") and not name.startswith("__") and name not in ("_frame", "_values")
+)
+
+
+def _field_values(value: Any) -> list[Any]:
+    if is_dataclass(value):
+        return [getattr(value, f.name) for f in fields(value)]
+    raise TypeError(f"{type(value).__name__} is no dataclass")
+
+
+def rng_state(generator: np.random.Generator) -> Any:
+    """Where a random generator stands, as plain numbers."""
+    return _plain(generator.bit_generator.state)
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {k: _plain(v) for k, v in state.items()}
+    return int(state) if isinstance(state, np.integer) else state
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _tensor_array(value: Any) -> np.ndarray:
+    tensor = value.detach().cpu()
+    if not tensor.dtype.is_floating_point or tensor.dtype.itemsize >= 4:
+        return tensor.numpy()
+    return tensor.float().numpy()  # bfloat16 has no NumPy type; half loses nothing by this
+
+
+def _number_type(text: str) -> np.dtype:
+    if not isinstance(text, str) or len(text) > 4:
+        raise BadMessage("an array without a number type")
+    kind = np.dtype(text)
+    if kind.kind not in NUMBER_KINDS or kind.hasobject:
+        raise BadMessage(f"arrays of {kind} do not cross")
+    return kind
+
+
+def _size(n: Any) -> int:
+    if not isinstance(n, int) or isinstance(n, bool) or not 0 <= n < 2**40:
+        raise BadMessage("a size that is no whole number")
+    return n
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+
+class Wire:
+    """One end of the connection: messages of JSON and frames over a stream socket.
+
+    What is received lies in one buffer that is used again for the next message.
+    """
+
+    def __init__(self, sock: Any, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.sock, self.max_bytes = sock, max_bytes
+        self._buffer = bytearray(2**18)
+
+    def send(self, coded: Any, frames: list[memoryview]) -> None:
+        text = json.dumps(coded, separators=(",", ":")).encode()
+        sizes = [len(text), *map(len, frames)]
+        if sum(sizes) > self.max_bytes or len(sizes) > MAX_FRAMES:
+            raise BadMessage(f"a message of {sum(sizes):,} bytes in {len(sizes):,} parts")
+        head = struct.pack(f"!I{len(sizes)}Q", len(sizes), *sizes)
+        try:
+            self.sock.sendall(head + text)
+            for frame in frames:
+                if len(frame):
+                    self.sock.sendall(frame)
+        except ConnectionError as error:
+            raise PeerGone(str(error)) from None
+
+    def receive(self) -> tuple[Any, list[memoryview]]:
+        """The next message; its frames are good until the one after it.
+
+        Raises PeerGone, BadMessage, or what the socket raises when time is up.
+        """
+        (n_sizes,) = struct.unpack("!I", self._fill(4))
+        if not 1 <= n_sizes <= MAX_FRAMES:
+            raise BadMessage(f"a message of {n_sizes} parts")
+        sizes = struct.unpack(f"!{n_sizes}Q", self._fill(8 * n_sizes))
+        if sum(sizes) > self.max_bytes:
+            raise BadMessage(f"a message of {sum(sizes):,} bytes; at most {self.max_bytes:,}")
+        whole = self._fill(sum(sizes))
+        ends = [sum(sizes[: i + 1]) for i in range(n_sizes)]
+        frames = [whole[end - size : end] for size, end in zip(sizes[1:], ends[1:], strict=True)]
+        try:
+            return json.loads(bytes(whole[: sizes[0]])), frames
+        except (ValueError, RecursionError) as error:
+            raise BadMessage(f"no JSON: {error}") from None
+
+    def _fill(self, n: int) -> memoryview:
+        """The next n bytes, in the buffer."""
+        if n > len(self._buffer):
+            self._buffer = bytearray(n)
+        view = memoryview(self._buffer)[:n]
+        done = 0
+        while done < n:
+            try:
+                got = self.sock.recv_into(view[done:])
+            except ConnectionError as error:
+                raise PeerGone(str(error)) from None
+            if not got:
+                raise PeerGone("the connection is closed")
+            done += got
+        return view

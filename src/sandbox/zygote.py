@@ -1,0 +1,148 @@
+"""A process that has imported everything a notebook may want, and forks one child a submission.
+
+It is started with an empty environment, before any case is read, and never runs student code
+itself. The judge asks for a child over a socket and hands it one end of a connection.
+
+    python -m sandbox.zygote FD     FD: the socket to the judge
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import pkgutil
+import signal
+import socket
+import sys
+from typing import Any
+
+from sandbox.endpoint import Endpoint
+from sandbox.walls import Limits, View, enter, set_limits
+from sandbox.wire import BadMessage, PeerGone, Wire
+
+PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
+RECORDS = ("ModelConfig", "RopeScaling", "MlaConfig", "LayerWeights", "Weights")
+
+
+def preload() -> None:
+    """Import it all. One thread for arithmetic: a child must not inherit a pool of threads."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    import torch
+
+    torch.set_num_threads(1)
+    for package in ("inferlab", "labkit"):
+        for module in pkgutil.walk_packages(
+            importlib.import_module(package).__path__, f"{package}."
+        ):
+            if not module.name.startswith("inferlab.serve"):
+                with contextlib.suppress(ImportError):  # one whose optional package is not here
+                    importlib.import_module(module.name)
+    from sandbox.shell import make_shell
+    from sandbox.stand_ins import grader_module
+
+    sys.modules["grader"] = grader_module()
+    _load_alone("grader.counting", "grader/counting.py")  # a tool of notebooks; it knows no case
+    make_shell()
+
+
+def _load_alone(name: str, path: str) -> None:
+    """One file of the grader, without the rest of it."""
+    from inferlab.data import ROOT
+
+    spec = importlib.util.spec_from_file_location(name, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def by_value() -> dict[str, type]:
+    """The records that cross as their fields."""
+    from inferlab import config, weights
+
+    found = {name: getattr(config, name, None) or getattr(weights, name) for name in RECORDS}
+    return found
+
+
+def main(descriptor: int) -> None:
+    """Fork a child for each request, until the judge closes the socket."""
+    control = socket.socket(fileno=descriptor)
+    preload()
+    control.sendall(b"ready\n")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
+        if not data:
+            return
+        if not descriptors:
+            continue
+        pid = os.fork()
+        if pid == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _child(socket.socket(fileno=descriptors[0]), json.loads(data))
+        os.close(descriptors[0])
+        control.sendall(f"{pid}\n".encode())
+
+
+def _child(sock: socket.socket, asked: dict[str, Any]) -> None:
+    """Become one submission's process: walls first, then the reference's code out, then serve."""
+    status = 1
+    try:
+        limits = Limits(**asked["limits"])
+        if asked["isolation"] == "full":
+            enter(View(tuple(asked["readable"]), limits))
+        elif asked["isolation"] == "limits":
+            os.chdir(asked["scratch"])
+            set_limits(limits)
+        _close_all_but(sock.fileno())
+        _serve(sock, asked["under_judgement"])
+        status = 0
+    except PeerGone:
+        status = 0
+    except BaseException as error:
+        _say(sock, error)
+    finally:
+        os._exit(status)
+
+
+def _serve(sock: socket.socket, under_judgement: dict[str, str]) -> None:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from sandbox.shell import Shell, around_call, quiet
+    from sandbox.stand_ins import remove_reference
+
+    remove_reference(under_judgement)
+    quiet()
+    os.environ.update({"NBGRADER_EXECUTION": "autograde", "HOME": os.getcwd(), "MPLBACKEND": "agg"})
+    shell = Shell(InteractiveShell.instance())
+    endpoint = Endpoint(Wire(sock), by_value(), is_judge=False, around_call=around_call)
+    endpoint.refer(shell)  # number 1: the judge runs cells and looks names up through it
+    endpoint.serve()
+
+
+def _say(sock: socket.socket, error: BaseException) -> None:
+    """The walls could not be built, or the protocol was broken: tell the judge, if it listens."""
+    if isinstance(error, (BadMessage, OSError)):
+        facts = {"kinds": [type(error).__name__], "text": str(error)[:500], "line": ""}
+        try:
+            Endpoint(Wire(sock), {}, is_judge=False)._send(["error", facts, ()], lends=False)
+        except (PeerGone, BadMessage, OSError):
+            return
+
+
+def _close_all_but(kept: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        if standard != kept:
+            os.dup2(null, standard)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 2**16)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
