@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from inferlab.serve.options import add_arguments
+
 EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
 
 
@@ -90,6 +92,12 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--steps", type=int, default=24, metavar="N", help="decode steps to time")
     bench.add_argument("--out", type=Path, default=Path("bench"), metavar="DIR")
 
+    verb("assemble", run_assemble, "whose parts your engine has: yours, or the reference", True)
+
+    serve = verb("serve", run_serve, "serve a model over HTTP, as OpenAI's API does", work=True)
+    serve.add_argument("--mine", action="store_true", help="with your own parts: see assemble")
+    add_arguments(serve)
+
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
 
@@ -113,11 +121,18 @@ def _engine_options(sub: argparse.ArgumentParser, dtype: str, several: bool = Fa
         sub.add_argument("--dtype", default=dtype, choices=DTYPES, help=f"default: {dtype}")
 
 
+def work_folder(args: argparse.Namespace, root: Path | None = None) -> Path:
+    """The learner's copy: --work, or work/ in the course."""
+    from grader import lab
+
+    return args.work or (root or lab.course_root()) / "work"
+
+
 def run_lab(args: argparse.Namespace) -> int:
     from grader import lab
 
     root = lab.course_root()
-    work = args.work or root / "work"
+    work = work_folder(args, root)
     lab.start(root, work, args.lesson, not args.no_browser, args.port, args.extra)
 
 
@@ -134,7 +149,7 @@ def run_reset(args: argparse.Namespace) -> int:
 
     root = lab.course_root()
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
-    kept = lab.start_afresh(root, (args.work or root / "work").absolute(), lesson)
+    kept = lab.start_afresh(root, work_folder(args, root).absolute(), lesson)
     store.forget(_judged_ids(lesson))
     print(f"{lesson}: as released, with no progress; your predictions stay")
     if kept:
@@ -147,7 +162,7 @@ def run_check(args: argparse.Namespace) -> int:
 
     root = lab.course_root()
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
-    path = args.file or lab.working_path(args.work or root / "work", lesson)
+    path = args.file or lab.working_path(work_folder(args, root), lesson)
     if not path.is_file():
         raise ValueError(f"there is no {path}; `inferlab lab` makes your copy of a lesson")
     print(f"running {path} (measuring cells are skipped)", flush=True)
@@ -187,6 +202,32 @@ def run_generate(args: argparse.Namespace) -> int:
     from inferlab.generate_command import run_generate as generate
 
     return generate(args)
+
+
+def run_assemble(args: argparse.Namespace) -> int:
+    from grader import assemble
+
+    print(assemble.table(assemble.read_parts(work_folder(args))))
+    return 0
+
+
+def own_parts(args: argparse.Namespace) -> dict[str, str]:
+    """With --mine: put the learner's parts into the engine. -> exercise -> whose part"""
+    from grader import assemble
+
+    if not args.mine:
+        return {}
+    print("judging your parts …", file=sys.stderr)
+    parts = assemble.read_parts(work_folder(args))
+    assemble.install(parts)
+    print(assemble.table(parts).splitlines()[-1], file=sys.stderr)
+    return assemble.whose_parts(parts)
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    from inferlab.serve.command import run_serve as serve
+
+    return serve(args, own_parts(args))
 
 
 def run_bench(args: argparse.Namespace) -> int:

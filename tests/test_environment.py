@@ -17,7 +17,11 @@ from packaging.version import Version
 from setuptools import find_packages
 
 ROOT = Path(__file__).parent.parent
-CONDA_NAMES = {"matplotlib-base": "matplotlib", "ml_dtypes": "ml-dtypes"}
+CONDA_NAMES = {
+    "matplotlib-base": "matplotlib",
+    "ml_dtypes": "ml-dtypes",
+    "prometheus_client": "prometheus-client",
+}
 # A torch build for GPUs brings these, each pinned by torch itself; a CPU build has none of them.
 TORCH_OWN = re.compile(r"^(nvidia|cuda|triton)")
 

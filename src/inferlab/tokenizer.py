@@ -92,13 +92,21 @@ class Tokenizer:
         return self._backend.token_to_id(token)
 
     def chat_prompt(self, user: str, system: str | None = None) -> list[int]:
-        """Token ids of a one-turn conversation in ChatML, ready for the model's answer:
-
-        <|im_start|>system ⏎ {system}<|im_end|> ⏎ <|im_start|>user ⏎ {user}<|im_end|> ⏎
-        <|im_start|>assistant ⏎
+        """Token ids of a one-turn conversation, ready for the model's answer: see chat_tokens.
 
         system None means the model's own default (SmolLM2 has one), "" none at all.
-        Raises ValueError where the vocabulary has no ChatML markers.
+        """
+        turns = [("user", user)]
+        return self.chat_tokens(turns if system is None else [("system", system), *turns])
+
+    def chat_tokens(self, turns: Sequence[tuple[str, str]]) -> list[int]:
+        """Token ids of a conversation of (role, text) in ChatML, ready for the model's answer:
+
+        <|im_start|>system ⏎ {text}<|im_end|> ⏎ <|im_start|>user ⏎ {text}<|im_end|> ⏎ …
+        <|im_start|>assistant ⏎
+
+        Without a system turn the model's own default comes first, where it has one.
+        Raises ValueError where the vocabulary has no ChatML markers, and for an unknown role.
         """
         start, end = self.token_id("<|im_start|>"), self.token_id("<|im_end|>")
         if start is None or end is None:
@@ -106,12 +114,15 @@ class Tokenizer:
                 "this model has no ChatML markers (<|im_start|>, <|im_end|>), so its chat form is "
                 "not known; give a plain text to continue instead"
             )
-        if system is None:
-            system = SMOLLM_SYSTEM if SMOLLM_SYSTEM in self._chat_template else ""
+        if unknown := {role for role, _ in turns} - {"system", "user", "assistant"}:
+            raise ValueError(f"roles are system, user and assistant, given {sorted(unknown)}")
+        if not any(role == "system" for role, _ in turns):
+            has_default = SMOLLM_SYSTEM in self._chat_template
+            turns = [("system", SMOLLM_SYSTEM if has_default else ""), *turns]
         newline = self.encode_plain("\n")
         tokens: list[int] = []
-        for role, text in (("system", system), ("user", user)):
-            if text or role == "user":
+        for role, text in turns:
+            if text or role != "system":
                 tokens += [start, *self.encode_plain(f"{role}\n{text}"), end, *newline]
         return [*tokens, start, *self.encode_plain("assistant\n")]
 
