@@ -33,6 +33,19 @@ def pages_needed(n_tokens: int, page_size: int) -> int:
     return -(-n_tokens // page_size)
 
 
+def wasted_share(lengths: Sequence[int], page_size: int) -> float:
+    """The share of the slots in all sequences' pages that hold no token.
+
+    lengths: tokens of each sequence. No page is shared. Reserving the longest context for everyone
+    is the same with page_size = that context: one huge page each.
+
+    Example: lengths 17 and 16, pages of 16: 3 pages are 48 slots, 33 hold tokens -> 0.3125.
+    With nothing held (no sequence, or none with a token): 0.0.
+    """
+    n_slots = page_size * sum(pages_needed(n_tokens, page_size) for n_tokens in lengths)
+    return 1 - sum(lengths) / n_slots if n_slots else 0.0
+
+
 class PageAllocator:
     """Which pages are free, and how many holders each other page has.
 
@@ -51,7 +64,7 @@ class PageAllocator:
         return len(self.ref_counts)
 
     def allocate(self) -> int:
-        """Hand out a free page, with one holder. -> its number
+        """Hand out the last page of `free`, with one holder. -> its number
 
         Raises OutOfPages if none is free.
         """
@@ -64,22 +77,23 @@ class PageAllocator:
     def share(self, page: int) -> None:
         """One holder more for a page that is in use.
 
-        Raises ValueError for a free page: nobody may hold what can be handed out.
+        Raises ValueError (require_used does) for a free page: it could be handed out to another.
         """
-        self._require_used(page)
+        self.require_used(page)
         self.ref_counts[page] += 1
 
     def release(self, page: int) -> None:
-        """One holder less. With the last one gone, the page is free again.
+        """One holder less. When the last one goes, the page is free again: append it to `free`.
 
-        Raises ValueError for a page that is free already.
+        Raises ValueError (require_used does) for a page that is free already.
         """
-        self._require_used(page)
+        self.require_used(page)
         self.ref_counts[page] -= 1
         if self.ref_counts[page] == 0:
             self.free.append(page)
 
-    def _require_used(self, page: int) -> None:
+    def require_used(self, page: int) -> None:
+        """Raise ValueError unless somebody holds this page."""
         if not 0 <= page < self.n_pages or self.ref_counts[page] == 0:
             raise ValueError(f"page {page} is not in use; {self.n_pages} pages exist")
 
@@ -136,24 +150,17 @@ class PagePool:
             rows = pages[layer].reshape(-1, *pages.shape[3:])  # a view: (P * page_size, ...)
             rows[slots] = new.swapaxes(0, 1)
 
-    def read(
-        self, layer: int, page_table: Sequence[int], n_tokens: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of a sequence's first n_tokens tokens: (n_kv_heads, S, d_head) each."""
-        return (
-            gather_pages(self.keys[layer], page_table, n_tokens),
-            gather_pages(self.values[layer], page_table, n_tokens),
-        )
-
 
 def token_slots(page_table: Sequence[int], start: int, n_tokens: int, page_size: int) -> np.ndarray:
     """Where the tokens at positions start … start + n_tokens - 1 of a sequence lie.
 
-    A slot is page * page_size + place in the page.
+    The token at position p stands in entry p // page_size of the page table, at place
+    p mod page_size of that page. Its slot is page * page_size + place: the row that it would have
+    if all pages were laid one behind the other.
 
     -> (n_tokens,) whole numbers
     Example: page_table [7, 2], page_size 4, start 3, 2 tokens -> slots [31, 8].
-    Raises ValueError if the page table is too short.
+    Raises ValueError if the page table has no entry for some of these tokens.
     """
     end = start + n_tokens
     if pages_needed(end, page_size) > len(page_table):
@@ -166,16 +173,6 @@ def token_slots(page_table: Sequence[int], start: int, n_tokens: int, page_size:
     return pages * page_size + positions % page_size
 
 
-def gather_pages(pages: np.ndarray, page_table: Sequence[int], n_tokens: int) -> np.ndarray:
-    """The keys (or values) of one sequence, put in order from its pages.
-
-    pages: (P, page_size, n_kv_heads, d_head) -> (n_kv_heads, n_tokens, d_head)
-    Slots of the last page beyond n_tokens are left out.
-    """
-    rows = pages[list(page_table)].reshape(-1, *pages.shape[2:])  # (pages * page_size, ...)
-    return rows[:n_tokens].swapaxes(0, 1)
-
-
 def paged_attention(
     q: np.ndarray,
     key_pages: np.ndarray,
@@ -185,19 +182,31 @@ def paged_attention(
 ) -> np.ndarray:
     """Attention of one sequence's T new queries over the S tokens in its pages.
 
+    Collect the sequence's first S keys and values, in order, from the slots where they lie
+    (token_slots), and attend to them as ever: attention(q, k, v, visible) of lesson 02 takes
+    q (B, n_heads, T, d_head) and k, v (B, n_kv_heads, S, d_head). Slots of the last page beyond the
+    S tokens may hold anything; they take no part.
+
     q: (n_heads, T, d_head); key_pages, value_pages: (P, page_size, n_kv_heads, d_head);
     visible: (T, S) bool, True where a query may look -> (n_heads, T, d_head)
+    Example: page_table [7, 2], pages of 4, S = 6: rows 28 to 31, then 8 and 9.
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.1.
     """
-    n_tokens = visible.shape[1]
-    k = gather_pages(key_pages, page_table, n_tokens)
-    v = gather_pages(value_pages, page_table, n_tokens)
+    slots = token_slots(page_table, 0, visible.shape[1], key_pages.shape[1])
+    k, v = (
+        pages.reshape(-1, *pages.shape[2:])[slots].swapaxes(0, 1)  # (n_kv_heads, S, d_head)
+        for pages in (key_pages, value_pages)
+    )
     return attention(q[None], k[None], v[None], visible)[0]
 
 
 def fork(page_table: Sequence[int], allocator: PageAllocator) -> list[int]:
-    """A second sequence with the same past: its own table of the same pages, nothing copied.
+    """A second sequence with the same past: a page table of its own, of the same pages.
 
-    -> the new page table; each page has one holder more
+    Nothing is copied. Every page has one holder more (allocator.share).
+
+    -> the new page table
+    Example: a table [7, 2] gives another list [7, 2]; pages 7 and 2 then have 2 holders each.
     """
     for page in page_table:
         allocator.share(page)
@@ -205,10 +214,16 @@ def fork(page_table: Sequence[int], allocator: PageAllocator) -> list[int]:
 
 
 def own_page(page_table: list[int], index: int, allocator: PageAllocator, pool: PagePool) -> None:
-    """Make sure that page number `index` of a table may be written: copy it if it is shared.
+    """Make sure that entry number `index` of a page table may be written to: copy on write.
 
-    The copy takes its place in page_table; the shared page has one holder less.
+    A page with one holder is the sequence's own: nothing is done. One with more holders is copied
+    (pool.copy_page(source, target)) to a page that allocator.allocate() gives; the copy takes its
+    place in page_table, which is changed in place, and the shared page has one holder less.
+
+    Example: tables [7, 2] and [7, 2]; own_page(first, 1, …) makes the first one [7, 5]. Page 5
+    holds what page 2 holds; page 7 still has 2 holders, pages 2 and 5 have 1.
     Raises OutOfPages, with nothing changed, if a copy is needed and no page is free.
+    Source: Kwon et al. 2023 (arXiv 2309.06180), section 4.4.
     """
     page = page_table[index]
     if allocator.ref_counts[page] == 1:

@@ -20,52 +20,58 @@ from inferlab.paging import PageAllocator
 def page_hashes(tokens: Sequence[int], page_size: int, salt: str = "") -> list[bytes]:
     """A name for each full page of a sequence: two pages share it only if all up to them is equal.
 
-    Each name is a SHA-256 over the name before it and the page's tokens, so an equal page behind a
-    different past has another name. salt keeps apart what must not be shared (models, adapters,
-    customers). A partly filled last page has no name.
+    The name of a page is digest(name of the page before it, its tokens); the first page has
+    salt.encode() before it. So an equal page behind a different past has another name. salt keeps
+    apart what must not be shared: models, adapters, customers. A partly filled last page has no
+    name, since more tokens will come into it.
 
-    Example: 9 tokens in pages of 4 have 2 names.
+    Example: 9 tokens in pages of 4 have 2 names: digest(salt.encode(), tokens[0:4]), and
+    digest(that name, tokens[4:8]).
     """
-    names = []
-    name = salt.encode()
-    for start in range(0, len(tokens) - page_size + 1, page_size):
-        page = ",".join(str(int(token)) for token in tokens[start : start + page_size])
-        name = hashlib.sha256(name + b"|" + page.encode()).digest()
+    names, name = [], salt.encode()
+    for end in range(page_size, len(tokens) + 1, page_size):
+        name = digest(name, tokens[end - page_size : end])
         names.append(name)
     return names
+
+
+def digest(before: bytes, tokens: Sequence[int]) -> bytes:
+    """SHA-256 over the name of the page before and the tokens of this one."""
+    text = ",".join(str(int(token)) for token in tokens)
+    return hashlib.sha256(before + b"|" + text.encode()).digest()
 
 
 class PrefixCache:
     """Full pages by name, the least recently used first.
 
-    It holds every page it knows (one holder more), so pages outlive the request that filled them.
-    n_hits, n_asked: tokens found here, and tokens of all prompts that were looked up.
+    pages: name -> page number. The cache holds every page it knows (one holder more), so a page
+    outlives the request that filled it.
     """
 
     def __init__(self, allocator: PageAllocator, page_size: int, salt: str = "") -> None:
         self.allocator, self.page_size, self.salt = allocator, page_size, salt
         self.pages: OrderedDict[bytes, int] = OrderedDict()
-        self.n_hits = self.n_asked = 0
 
     def lookup(self, tokens: Sequence[int]) -> list[int]:
-        """The pages that hold the beginning of tokens; the caller becomes a holder of each.
+        """The pages that hold the beginning of tokens, in order; the caller holds each of them too.
 
-        At least one token is left to compute, since its logits are what the request is after: a
-        prompt of exactly two full pages finds one.
+        Take the pages of the first names that are known (page_hashes of tokens, with this cache's
+        page_size and salt), up to the first that is not. At least one token must be left to
+        compute, since its logits are what the request is after: a prompt of exactly two full pages
+        finds one at most. Share each page found, and touch their names.
+
+        Example: page_size 4, both pages of the tokens 1 to 8 known. [1, …, 8, 9] finds both,
+        [1, …, 8] the first, [1, 2, 3, 4, 9, 9] the first, [9, 2, 3, 4, 5] none.
         """
-        names = page_hashes(tokens, self.page_size, self.salt)[
-            : (len(tokens) - 1) // self.page_size
-        ]
-        found = []
-        for name in names:
+        names = page_hashes(tokens, self.page_size, self.salt)
+        found: list[int] = []
+        for name in names[: (len(tokens) - 1) // self.page_size]:
             if name not in self.pages:
                 break
             found.append(self.pages[name])
-        self._touch(names[: len(found)])
         for page in found:
             self.allocator.share(page)
-        self.n_hits += len(found) * self.page_size
-        self.n_asked += len(tokens)
+        self.touch(names[: len(found)])
         return found
 
     def store(self, tokens: Sequence[int], page_table: Sequence[int]) -> None:
@@ -78,10 +84,16 @@ class PrefixCache:
             if name not in self.pages:
                 self.allocator.share(page)
                 self.pages[name] = page
-        self._touch(names)
+        self.touch(names)
 
     def evict(self) -> bool:
-        """Let go of the least recently used page that nobody else holds. -> if there was one"""
+        """Let go of one page: of those that nobody else holds, the least recently used.
+
+        Forget its name, and release it. A page that a request holds too (ref_counts above 1)
+        stays: evicting it would free no memory.
+
+        -> True if a page was let go, False if there was none
+        """
         for name, page in self.pages.items():
             if self.allocator.ref_counts[page] == 1:
                 del self.pages[name]
@@ -89,13 +101,9 @@ class PrefixCache:
                 return True
         return False
 
-    @property
-    def n_evictable(self) -> int:
-        """Pages that nobody but this cache holds."""
-        return sum(self.allocator.ref_counts[page] == 1 for page in self.pages.values())
-
-    def _touch(self, names: Sequence[bytes]) -> None:
-        # Last page first: then the oldest is always the end of a chain, and none is cut off from
-        # its beginning, where it could never be found again.
+    def touch(self, names: Sequence[bytes]) -> None:
+        """These names, a chain from its beginning, were used just now."""
+        # Last page first: so a page is always older than the one before it, and a chain loses its
+        # end first. A page whose beginning is forgotten could never be found.
         for name in reversed(names):
             self.pages.move_to_end(name)

@@ -64,6 +64,8 @@ class Scheduler:
     """The queue of waiting requests, the running ones, and the pages they hold.
 
     token_budget: most tokens of one pass; max_running: most requests in it.
+    waiting: requests without pages, the next one to be let in first.
+    running: requests that were let in, in that order; the last one came last.
     """
 
     def __init__(
@@ -85,7 +87,128 @@ class Scheduler:
             PrefixCache(self.allocator, pool.page_size, salt) if use_prefix_cache else None
         )
         self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []  # in the order in which they were admitted
+        self.running: list[Request] = []
+
+    # ---- one step ----------------------------------------------------------------------------
+
+    def reserve(self, request: Request, n_tokens: int) -> bool:
+        """Give a request pages that it may write its next n_tokens tokens into.
+
+        These stand at positions n_computed … n_computed + n_tokens - 1. For each entry of its page
+        table that they fall into, in order: one that is there must be its own (own_page); one that
+        is not is allocated and appended. Before each, call self.make_room().
+
+        -> True, or False as soon as OutOfPages comes; what it got by then stays with the request
+        Example: page_size 4, n_computed 6, 5 tokens: positions 6 to 10 fall into entries 1 and 2.
+        """
+        table, size = request.page_table, self.pool.page_size
+        first = request.n_computed // size
+        try:
+            for index in range(first, pages_needed(request.n_computed + n_tokens, size)):
+                self.make_room()
+                if index < len(table):
+                    own_page(table, index, self.allocator, self.pool)
+                else:
+                    table.append(self.allocator.allocate())
+        except OutOfPages:
+            return False
+        return True
+
+    def preempt(self, request: Request) -> None:
+        """Send a running request back to the head of the queue, without its pages (give_back).
+
+        Its tokens stay, so that it can go on where it was once keys and values are computed again.
+        One more is counted in its n_preemptions.
+        """
+        self.running.remove(request)
+        self.give_back(request)
+        request.n_preemptions += 1
+        self.waiting.appendleft(request)
+
+    def admit(self, n_left: int) -> list[Work]:
+        """Let waiting requests in, the first one first, for at most n_left tokens in all.
+
+        Go on while somebody waits, tokens are left and fewer than max_running run. For each:
+        find_prefix gives it the pages that are known; then as many of its tokens as it lacks
+        (n_to_compute) and as are left are reserved. If that fails, give_back what it holds, leave
+        it at the head of the queue, and stop: nobody overtakes it. Else it moves to the end of
+        `running`, and Work(request, its n_computed, those tokens) is planned.
+
+        -> the work, in order
+        Example: 10 tokens left, two prompts of 7 tokens wait, none is known: 7 and 3 are planned.
+        """
+        work: list[Work] = []
+        while self.waiting and n_left > 0 and len(self.running) < self.max_running:
+            request = self.waiting[0]
+            self.find_prefix(request)
+            n_tokens = min(request.n_to_compute, n_left)
+            if not self.reserve(request, n_tokens):
+                self.give_back(request)
+                break
+            self.running.append(self.waiting.popleft())
+            work.append(Work(request, request.n_computed, n_tokens))
+            n_left -= n_tokens
+        return work
+
+    def plan(self) -> list[Work]:
+        """What to compute in the next pass: at most token_budget tokens, with pages for them all.
+
+        First the running requests, in order: each gets as many tokens as it lacks (n_to_compute)
+        and as are left of the budget. Where reserve fails, preempt the request that came last
+        (the last of `running`), and try again; that may be the very request that asked. Then, if
+        nobody had to give pages back in this step, admit others with what is left of the budget.
+
+        -> the work, in order: Work(request, its n_computed, n_tokens)
+        Example: budget 8; a and b lack 1 token each, c waits with a prompt of 20: 1, 1 and 6.
+        """
+        work: list[Work] = []
+        n_left, n_waiting = self.token_budget, len(self.waiting)
+        while len(work) < len(self.running) and n_left > 0:
+            request = self.running[len(work)]
+            n_tokens = min(request.n_to_compute, n_left)
+            if self.reserve(request, n_tokens):
+                work.append(Work(request, request.n_computed, n_tokens))
+                n_left -= n_tokens
+            else:
+                self.preempt(self.running[-1])
+        if len(self.waiting) == n_waiting:
+            work += self.admit(n_left)
+        return work
+
+    def commit(self, work: Work) -> None:
+        """The pass has computed this work: its keys and values are in the pages."""
+        request, size = work.request, self.pool.page_size
+        n_full_pages = request.n_computed // size
+        request.n_computed += work.n_tokens
+        if self.prefix_cache is not None and request.n_computed // size > n_full_pages:
+            self.prefix_cache.store(request.tokens[: request.n_computed], request.page_table)
+
+    # ---- pages -------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """Make the prefix cache give up a page where none is free."""
+        if not self.allocator.free and self.prefix_cache is not None:
+            self.prefix_cache.evict()
+
+    def find_prefix(self, request: Request) -> None:
+        """Give a request without pages those that the prefix cache knows: computed already."""
+        if self.prefix_cache is None:
+            return
+        request.page_table = self.prefix_cache.lookup(request.tokens)
+        request.n_computed = len(request.page_table) * self.pool.page_size
+        if request.n_preemptions == 0:
+            request.n_cached = request.n_computed
+
+    def give_back(self, request: Request) -> None:
+        """Release all pages of a request: nothing of it is computed any more."""
+        for page in request.page_table:
+            self.allocator.release(page)
+        request.page_table, request.n_computed = [], 0
+
+    def holders(self) -> Sequence[Sequence[int]]:
+        """Every table of pages there is, for PageAllocator.require_sound."""
+        cached = [] if self.prefix_cache is None else [list(self.prefix_cache.pages.values())]
+        return [request.page_table for request in self.running] + cached
 
     # ---- what comes and goes -----------------------------------------------------------------
 
@@ -110,7 +233,7 @@ class Scheduler:
         """Take a request out, done or given up; its pages may stay in the prefix cache."""
         if request in self.running:
             self.running.remove(request)
-            self._give_back(request)
+            self.give_back(request)
         elif request in self.waiting:
             self.waiting.remove(request)
 
@@ -127,102 +250,3 @@ class Scheduler:
         )
         self.running.append(twin)
         return twin
-
-    # ---- one step ----------------------------------------------------------------------------
-
-    def plan(self) -> list[Work]:
-        """What to compute in the next pass, with pages for all of it.
-
-        Running requests first, the oldest first, so that nobody who has begun is overtaken; then
-        waiting ones, in order, while budget and pages last. None is admitted in a step in which
-        somebody had to give pages back.
-        """
-        planned: dict[Request, Work] = {}
-        n_preempted = 0
-        for request in list(self.running):
-            n_left = self.token_budget - sum(work.n_tokens for work in planned.values())
-            if request not in self.running or n_left == 0:  # it was preempted a moment ago
-                continue
-            n_tokens = min(request.n_to_compute, n_left)
-            while not self._reserve(request, n_tokens):
-                victim = self.running[-1]
-                self._preempt(victim)
-                n_preempted += 1
-                if victim is request:
-                    break
-            else:
-                planned[request] = Work(request, request.n_computed, n_tokens)
-        if n_preempted == 0:
-            self._admit(planned)
-        return list(planned.values())
-
-    def _admit(self, planned: dict[Request, Work]) -> None:
-        n_left = self.token_budget - sum(work.n_tokens for work in planned.values())
-        while self.waiting and n_left > 0 and len(self.running) < self.max_running:
-            request = self.waiting[0]
-            self._find_prefix(request)
-            n_tokens = min(request.n_to_compute, n_left)
-            if not self._reserve(request, n_tokens):
-                self._give_back(request)
-                return
-            self.running.append(self.waiting.popleft())
-            planned[request] = Work(request, request.n_computed, n_tokens)
-            n_left -= n_tokens
-
-    def commit(self, work: Work) -> None:
-        """The pass has computed this work: its keys and values are in the pages."""
-        request, size = work.request, self.pool.page_size
-        n_full_pages = request.n_computed // size
-        request.n_computed += work.n_tokens
-        if self.prefix_cache is not None and request.n_computed // size > n_full_pages:
-            self.prefix_cache.store(request.tokens[: request.n_computed], request.page_table)
-
-    # ---- pages -------------------------------------------------------------------------------
-
-    def _find_prefix(self, request: Request) -> None:
-        if self.prefix_cache is None:
-            return
-        request.page_table = self.prefix_cache.lookup(request.tokens)
-        request.n_computed = len(request.page_table) * self.pool.page_size
-        if request.n_preemptions == 0:
-            request.n_cached = request.n_computed
-
-    def _reserve(self, request: Request, n_tokens: int) -> bool:
-        """Pages of its own for n_tokens more tokens of a request. -> False where there are too few
-
-        What was reserved before pages ran out stays with the request.
-        """
-        table, size = request.page_table, self.pool.page_size
-        first = request.n_computed // size
-        try:
-            for index in range(first, pages_needed(request.n_computed + n_tokens, size)):
-                self._free_one()
-                if index == len(table):
-                    table.append(self.allocator.allocate())
-                else:
-                    own_page(table, index, self.allocator, self.pool)
-        except OutOfPages:
-            return False
-        return True
-
-    def _free_one(self) -> None:
-        """Make the prefix cache give up a page where none is free."""
-        if not self.allocator.free and self.prefix_cache is not None:
-            self.prefix_cache.evict()
-
-    def _preempt(self, request: Request) -> None:
-        """Back to the head of the queue, without pages: prompt and answer are computed again."""
-        self.running.remove(request)
-        self._give_back(request)
-        request.n_preemptions += 1
-        self.waiting.appendleft(request)
-
-    def _give_back(self, request: Request) -> None:
-        for page in request.page_table:
-            self.allocator.release(page)
-        request.page_table, request.n_computed = [], 0
-
-    def holders(self) -> Sequence[Sequence[int]]:
-        """Every table of pages there is, for PageAllocator.require_sound."""
-        cached = [] if self.prefix_cache is None else [list(self.prefix_cache.pages.values())]
-        return [request.page_table for request in self.running] + cached

@@ -33,7 +33,12 @@ class Event:
 
 @dataclass
 class StepRecord:
-    """What one pass did, for pictures and metrics."""
+    """What one pass did, for pictures and metrics.
+
+    n_pages_used counts the pages of running requests and of the prefix cache. n_pages_kept is
+    those of them that only the prefix cache holds; n_empty_slots the places for tokens in the
+    pages of running requests that hold none.
+    """
 
     n_prefill_tokens: int
     n_decode_tokens: int
@@ -41,6 +46,8 @@ class StepRecord:
     n_waiting: int
     n_pages_used: int
     n_preempted: int = 0
+    n_pages_kept: int = 0
+    n_empty_slots: int = 0
 
 
 @dataclass
@@ -158,14 +165,20 @@ class ServingEngine:
 
     def _record(self, work: Sequence[Work], more_waiting: int) -> None:
         decoding = sum(item.n_tokens == 1 and bool(item.request.generated) for item in work)
+        running, allocator = self.scheduler.running, self.scheduler.allocator
+        n_used = self.n_pages - len(allocator.free)
+        n_tokens = sum(r.n_computed for r in running) + sum(item.n_tokens for item in work)
+        n_slots = self.page_size * sum(len(request.page_table) for request in running)
         self.records.append(
             StepRecord(
                 n_prefill_tokens=sum(item.n_tokens for item in work) - decoding,
                 n_decode_tokens=decoding,
-                n_running=len(self.scheduler.running),
+                n_running=len(running),
                 n_waiting=len(self.scheduler.waiting),
-                n_pages_used=self.n_pages - len(self.scheduler.allocator.free),
+                n_pages_used=n_used,
                 n_preempted=max(0, more_waiting),
+                n_pages_kept=n_used - len({page for r in running for page in r.page_table}),
+                n_empty_slots=n_slots - n_tokens,
             )
         )
 
