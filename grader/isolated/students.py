@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -265,6 +266,8 @@ def may_touch(value: Any) -> bool:
         return _is_ours(type(value.__self__)) and not value.__name__.startswith("_")
     if inspect.isfunction(value) or inspect.isbuiltin(value):
         return _is_ours(value)
+    if isinstance(value, partial):
+        return may_touch(value.func)
     if inspect.isgenerator(value):  # an input that is read piece by piece
         return True
     return not inspect.isclass(value) and not inspect.ismodule(value) and _is_ours(type(value))

@@ -58,19 +58,6 @@ def request_latencies(trace: RequestTrace) -> dict:
     }
 
 
-def end_to_end_s(ttft_s: float, tpot_s: float, n_tokens: int) -> float:
-    """Seconds from the question to the last of n_tokens output tokens, the first one included.
-
-    The first token is there after ttft_s; each of the others takes tpot_s.
-
-    Example: ttft_s 0.5, tpot_s 0.1, 3 tokens -> 0.7.
-    Raises ValueError if n_tokens is below 1.
-    """
-    if n_tokens < 1:
-        raise ValueError(f"n_tokens={n_tokens} must be 1 or more")
-    return ttft_s + (n_tokens - 1) * tpot_s
-
-
 # ---- many requests -------------------------------------------------------------------------------
 
 

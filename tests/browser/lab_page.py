@@ -53,8 +53,8 @@ def chromium() -> str:
 
 
 @contextmanager
-def lab_server(folder: Path) -> Iterator[str]:
-    """`inferlab lab` on a fresh copy in folder/"my work"; gives the address it opened.
+def lab_server(folder: Path, lesson: str) -> Iterator[str]:
+    """`inferlab lab LESSON` on a fresh copy in folder/"my work"; gives the address it opened.
 
     Nothing of this user's own settings, progress or workspaces is read or written.
     """
@@ -67,7 +67,7 @@ def lab_server(folder: Path) -> Iterator[str]:
         "IPYTHONDIR": "ipython",
     }
     environment = {**os.environ, **{name: str(folder / sub) for name, sub in own.items()}}
-    command = [sys.executable, "-m", "grader.cli", "lab", "--no-browser", "--port", "18080"]
+    command = [sys.executable, "-m", "grader.cli", "lab", lesson, "--no-browser", "--port", "18080"]
     command += ["--work", str(folder / "my work"), "--", "--IdentityProvider.token="]
     log = folder / "server.log"
     with log.open("w") as out:

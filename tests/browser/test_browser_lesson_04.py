@@ -47,7 +47,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(browser: Browser, course: Path) -> Iterator[str]:
     """The address at which `inferlab lab` serves; no server where there is no browser."""
-    with lab_server(course) as found:
+    with lab_server(course, LESSON) as found:
         yield found
 
 

@@ -8,12 +8,11 @@ from grader.checks.latency.many import HISTOGRAM, PERCENTILE
 from grader.checks.latency.predictions import PREDICTIONS
 from grader.checks.latency.queues import HIGHEST, MM1, REPLICAS
 from grader.checks.latency.quiz import QUESTIONS
-from grader.checks.latency.request import END_TO_END, REQUEST
+from grader.checks.latency.request import REQUEST
 from grader.checks.latency.tools import TOOLS
 
 EXERCISES = (
     REQUEST,
-    END_TO_END,
     TOOLS,
     PERCENTILE,
     HISTOGRAM,

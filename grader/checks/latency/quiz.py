@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.latency.lesson import LESSON
-from inferlab.metrics import end_to_end_s
+from inferlab.phases import end_to_end_s
 from inferlab.workload import mm1_percentile, replicas_needed
 from labkit.questions import Question
 

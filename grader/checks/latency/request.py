@@ -12,9 +12,8 @@ import numpy as np
 
 from grader.checks.latency.lesson import LESSON
 from grader.checks.latency.traces import CLOCK, draw_trace, trace
-from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
-from inferlab.metrics import RequestTrace, end_to_end_s, request_latencies
+from inferlab.metrics import RequestTrace, request_latencies
 
 # ---- request_latencies ---------------------------------------------------------------------------
 
@@ -187,94 +186,5 @@ REQUEST = Exercise(
         "NumPy's diff and mean": _numpy_latencies,
         "e2e as the sum of its parts": _by_parts,
         "in fractions": _exact_latencies,
-    },
-)
-
-# ---- end_to_end_s --------------------------------------------------------------------------------
-
-
-def _draw_formula(rng: np.random.Generator) -> Inputs:
-    return {
-        "ttft_s": float(rng.uniform(0.1, 2.0)),
-        "tpot_s": float(rng.uniform(0.01, 0.09)),
-        "n_tokens": int(rng.integers(40, 600)),
-    }
-
-
-def _formula(of: Callable[[float, float, int], float]) -> Callable:
-    def answer(ttft_s, tpot_s, n_tokens):
-        if n_tokens < 1:
-            raise ValueError(n_tokens)
-        return of(ttft_s, tpot_s, n_tokens)
-
-    return answer
-
-
-def _step_by_step(ttft_s, tpot_s, n_tokens):
-    if n_tokens < 1:
-        raise ValueError(n_tokens)
-    now = ttft_s
-    for _ in range(n_tokens - 1):
-        now += tpot_s
-    return now
-
-
-END_TO_END = Exercise(
-    id="end_to_end_s",
-    reference=end_to_end_s,
-    lesson=LESSON,
-    points=1,
-    minutes=4,
-    difficulty=1,
-    hints=(
-        "Put the tokens on a line. When does the first come, and how many are still to come then?",
-        "The prefill gives the first token at ttft_s. The other n_tokens - 1 each take tpot_s.",
-        "Refuse n_tokens < 1 with ValueError, then return ttft_s + (n_tokens - 1) * tpot_s.",
-    ),
-    cases=(
-        given("0.2 s, then 25 ms, 300 tokens", ttft_s=0.2, tpot_s=0.025, n_tokens=300),
-        given("three tokens", ttft_s=0.5, tpot_s=0.1, n_tokens=3),
-        given("one token: TTFT alone", ttft_s=0.35, tpot_s=0.05, n_tokens=1),
-        given("no tokens", ttft_s=0.35, tpot_s=0.05, n_tokens=0),
-    ),
-    draw=_draw_formula,
-    comparison=Comparison(
-        terms=lambda i: i["n_tokens"], why="the steps may be added one by one, n - 1 of them"
-    ),
-    wrong={
-        "n times TPOT: the prefill already gives the first token": _formula(
-            lambda ttft, tpot, n: ttft + n * tpot
-        ),
-        "one step too few: n - 1 tokens follow the first": _formula(
-            lambda ttft, tpot, n: ttft + (n - 2) * tpot
-        ),
-        "TTFT is left out": _formula(lambda ttft, tpot, n: (n - 1) * tpot),
-        "TTFT for every token: only the first waits for the prefill": _formula(
-            lambda ttft, tpot, n: ttft + (n - 1) * (ttft + tpot)
-        ),
-        "n_tokens is forgotten: one TPOT a token": _formula(lambda ttft, tpot, n: ttft + tpot),
-        "divides by TPOT: it is seconds a token, not tokens a second": _formula(
-            lambda ttft, tpot, n: ttft + (n - 1) / tpot
-        ),
-        "the larger of the two parts: they come one after the other": _formula(
-            lambda ttft, tpot, n: max(ttft, (n - 1) * tpot)
-        ),
-        "0 tokens give a time: there is no last token, raise ValueError": (
-            lambda ttft_s, tpot_s, n_tokens: ttft_s + (n_tokens - 1) * tpot_s
-        ),
-        "one token is refused: it is an answer, of TTFT and nothing more": (
-            lambda ttft_s, tpot_s, n_tokens: end_to_end_s(
-                ttft_s, tpot_s, n_tokens if n_tokens > 1 else 0
-            )
-        ),
-    },
-    right={
-        "one token after the other": _step_by_step,
-        "all tokens at TPOT, and the first one's difference": _formula(
-            lambda ttft, tpot, n: n * tpot + (ttft - tpot)
-        ),
-        "fsum of the list of waits": _formula(
-            lambda ttft, tpot, n: math.fsum([ttft, *[tpot] * (n - 1)])
-        ),
     },
 )
