@@ -12,6 +12,7 @@ import builtins
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
+from types import MappingProxyType, MethodType
 from typing import Any
 
 from sandbox.shared import Shared, SharingReader, SharingWriter
@@ -66,6 +67,7 @@ class Endpoint:
     by_value: classes of plain records (frozen dataclasses) that cross as their fields.
     may_touch: whether the other side may use this object at all (judge's side only).
     may_name: whether it may use this attribute of it.
+    errors: classes of errors, besides Python's own, that both sides have.
     """
 
     def __init__(
@@ -73,17 +75,19 @@ class Endpoint:
         wire: Wire,
         by_value: Mapping[str, type],
         is_judge: bool,
+        errors: Mapping[str, type[Exception]] = MappingProxyType({}),
         may_touch: Callable[[Any], bool] = lambda value: True,
         may_name: Callable[[Any, str], bool] = lambda value, name: not name.startswith("__"),
         around_call: Callable[[Callable[[], Any]], tuple[Any, dict[str, Any]]] | None = None,
     ) -> None:
         self.wire: Any = wire
         self.by_value, self.is_judge, self.may_touch = by_value, is_judge, may_touch
-        self.around_call, self.may_name = around_call, may_name
+        self.around_call, self.may_name, self.errors = around_call, may_name, errors
         self.on_asides: Callable[[dict[str, Any]], None] = lambda asides: None
         self._objects: dict[int, Any] = {}
-        self._numbers: dict[int, int] = {}  # id(object) -> its number; _objects keeps it alive
+        self._numbers: dict[Any, int] = {}  # by identity; _objects keeps what it names alive
         self._next = itertools.count(1)
+        self._stand_ins: dict[int, StandIn] = {}  # one for each object, so that `is` holds
         self.shared = Shared()
         self._depth = 0
 
@@ -95,6 +99,8 @@ class Endpoint:
 
     def ask(self, *request: Any) -> Any:
         """Send a request; answer what comes back in between; return the result or raise."""
+        if self.is_judge and self._depth == 0 and not goes_on(request[0], request[2:]):
+            self.shared.clear()
         self._depth += 1
         try:
             self._send(list(request))
@@ -105,12 +111,10 @@ class Endpoint:
                     return reply[1]
                 if reply[0] == "error":
                     self._hear(reply[2])
-                    raise error_from(reply[1])
+                    raise error_from(reply[1], self.errors)
                 self._answer(reply)
         finally:
             self._depth -= 1
-            if self._depth == 0 and self.is_judge:
-                self.shared.clear()
 
     def _hear(self, asides: Any) -> None:
         try:
@@ -123,8 +127,7 @@ class Endpoint:
     def serve(self) -> None:
         """Answer requests until the other side goes (PeerGone)."""
         while True:
-            self._answer(self._receive())
-            self.shared.clear()
+            self._answer(self._receive(begins=True))
 
     def _answer(self, request: list) -> None:
         asides: dict[str, Any] = {}
@@ -179,13 +182,15 @@ class Endpoint:
             self.shared.seen(number)
         self.wire.send(coded, writer.frames)
 
-    def _receive(self) -> list:
+    def _receive(self, begins: bool = False) -> list:
         coded, frames = self.wire.receive()
         reader = SharingReader(
             frames, self.resolve, self.by_value, self.shared, borrows=not self.is_judge
         )
         try:
             what, parts, changed = coded
+            if begins and not goes_on(what, parts[1:]):
+                self.shared.clear()
             values = [reader.value(part) for part in parts]
             contents = [(number, reader.value(content)) for number, content in changed]
         except (TypeError, ValueError, RecursionError) as error:
@@ -204,9 +209,12 @@ class Endpoint:
             return ["yours", value.inferlab_number]
         if self.is_judge and not self.may_touch(value):
             raise AttributeError(f"objects of type {type(value).__name__} are not for others")
-        number = self._numbers.get(id(value))
+        # A bound method is made anew at each access; it is the same one as long as its object is.
+        bound = isinstance(value, MethodType)
+        key = (id(value.__self__), value.__name__) if bound else id(value)
+        number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[id(value)] = next(self._next)
+            number = self._numbers[key] = next(self._next)
             self._objects[number] = value
         return ["mine", number, describe(value)]
 
@@ -214,7 +222,9 @@ class Endpoint:
         if reference[0] == "yours" and len(reference) == 2:
             return self._object(reference[1])
         if reference[0] == "mine" and len(reference) == 3 and isinstance(reference[1], int):
-            return StandIn(self, reference[1], str(reference[2])[:80])
+            return self._stand_ins.setdefault(
+                reference[1], StandIn(self, reference[1], str(reference[2])[:80])
+            )
         raise BadMessage("a reference of another form")
 
 
@@ -226,6 +236,14 @@ _CALLS: dict[str, Callable[..., Any]] = {
     "__getitem__": lambda value, key: value[key],
     "__contains__": lambda value, key: key in value,
 }
+
+
+def goes_on(what: str, rest: Any) -> bool:
+    """Whether a request asks for the next piece of something begun, such as a generator.
+
+    What was lent for it is then still shared; any other request begins anew.
+    """
+    return what == "call" and rest[0] in ("__iter__", "__next__")
 
 
 def describe(value: Any) -> str:
@@ -263,14 +281,17 @@ def error_facts(error: BaseException) -> dict[str, Any]:
     }
 
 
-def error_from(facts: Any) -> BaseException:
-    """An error of the nearest builtin class; never one that would stop the judge."""
+def error_from(facts: Any, known_errors: Mapping[str, type[Exception]]) -> BaseException:
+    """An error of a class that is known here, or of the nearest builtin one; never one that would
+    stop the judge."""
     if not isinstance(facts, dict) or not isinstance(facts.get("kinds"), list):
         raise BadMessage("an error of another form")
     kinds, text = [str(kind) for kind in facts["kinds"]], str(facts.get("text", ""))
     error: BaseException
     if "SystemExit" in kinds:
         error = Exited(text or "it called exit")
+    elif kinds and kinds[0] in known_errors:
+        error = known_errors[kinds[0]](text)
     else:
         name = kinds[0] if kinds else "Exception"
         known = next(filter(None, map(_builtin_error, kinds)), Exception)

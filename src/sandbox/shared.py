@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,17 +16,19 @@ import numpy as np
 
 from sandbox.wire import NUMBER_KINDS, BadMessage, Reader, Refer, Resolve, Writer, rng_state
 
+LISTS, DICTS = (list, deque), (dict, OrderedDict)
+
 
 def can_share(value: Any) -> bool:
     """Whether this is one of the kinds that are worked on in place."""
     kind = type(value)
     if kind is np.ndarray:
         return value.dtype.kind in NUMBER_KINDS
-    return kind in (list, dict) or isinstance(value, np.random.Generator)
+    return kind in (*LISTS, *DICTS) or isinstance(value, np.random.Generator)
 
 
 class Shared:
-    """What is shared at the moment, by number. It is emptied when the outermost call is over."""
+    """What is shared at the moment, by number. It is emptied when another conversation begins."""
 
     def __init__(self) -> None:
         self._values: dict[int, Any] = {}
@@ -72,9 +75,10 @@ class Shared:
                 raise BadMessage("contents of another shape")
             if target.flags.writeable:
                 target[...] = content
-        elif isinstance(target, list) and type(content) is list:
-            target[:] = content
-        elif isinstance(target, dict) and type(content) is dict:
+        elif type(target) in LISTS and type(content) is type(target):
+            target.clear()
+            target.extend(content)
+        elif type(target) in DICTS and type(content) is type(target):
             target.clear()
             target.update(content)
         elif isinstance(target, np.random.Generator) and isinstance(content, np.random.Generator):
@@ -90,9 +94,10 @@ class Shared:
         if isinstance(value, np.random.Generator):
             return json.dumps(rng_state(value)).encode()
         probe = _Probe(self)
-        parts = value if isinstance(value, list) else [[k, v] for k, v in value.items()]
-        coded = [[probe.inner(k) for k in part] if isinstance(value, dict) else probe.inner(part)
-                 for part in parts]  # fmt: skip
+        if isinstance(value, dict):
+            coded = [[probe.inner(k), probe.inner(v)] for k, v in value.items()]
+        else:
+            coded = [probe.inner(part) for part in value]
         return json.dumps(coded).encode()
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import struct
 import sys
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -87,8 +88,8 @@ class Writer:
     def items(self, tag: str, values: Any) -> list[Any]:
         return [tag, [self.value(v) for v in values]]
 
-    def pairs(self, value: dict) -> list[Any]:
-        return ["dict", [[self.value(k), self.value(v)] for k, v in value.items()]]
+    def pairs(self, tag: str, value: dict) -> list[Any]:
+        return [tag, [[self.value(k), self.value(v)] for k, v in value.items()]]
 
 
 _CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
@@ -98,7 +99,9 @@ _CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
     frozenset: lambda w, v: w.items("set", v),
     range: lambda w, v: ["range", [v.start, v.stop, v.step]],
     slice: lambda w, v: w.items("slice", (v.start, v.stop, v.step)),
-    dict: lambda w, v: w.pairs(v),
+    deque: lambda w, v: w.items("deque", v),
+    dict: lambda w, v: w.pairs("dict", v),
+    OrderedDict: lambda w, v: w.pairs("ordered", v),
     bytes: lambda w, v: ["bytes", w.frame(memoryview(v))],
     type(...): lambda w, v: ["ellipsis"],
 }
@@ -155,8 +158,14 @@ class Reader:
         start, stop, step = self._values(coded)
         return slice(start, stop, step)
 
+    def _deque(self, coded: Any) -> deque[Any]:
+        return deque(self._values(coded))
+
     def _dict(self, coded: Any) -> dict[Any, Any]:
         return {self.value(k): self.value(v) for k, v in coded}
+
+    def _ordered(self, coded: Any) -> OrderedDict[Any, Any]:
+        return OrderedDict((self.value(k), self.value(v)) for k, v in coded)
 
     def _bytes(self, frame: int) -> bytes:
         return bytes(self._frame(frame))
@@ -215,7 +224,7 @@ _TAGS = frozenset(
 
 def _field_values(value: Any) -> list[Any]:
     if is_dataclass(value):
-        return [getattr(value, f.name) for f in fields(value)]
+        return [getattr(value, f.name) for f in fields(value) if f.init]
     raise TypeError(f"{type(value).__name__} is no dataclass")
 
 

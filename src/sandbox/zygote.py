@@ -17,6 +17,8 @@ import pkgutil
 import signal
 import socket
 import sys
+from dataclasses import is_dataclass
+from functools import lru_cache
 from typing import Any
 
 from sandbox.endpoint import Endpoint
@@ -24,7 +26,6 @@ from sandbox.walls import Limits, View, enter, set_limits
 from sandbox.wire import BadMessage, PeerGone, Wire
 
 PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
-RECORDS = ("ModelConfig", "RopeScaling", "MlaConfig", "LayerWeights", "Weights")
 
 
 def preload() -> None:
@@ -34,13 +35,8 @@ def preload() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for package in ("inferlab", "labkit"):
-        for module in pkgutil.walk_packages(
-            importlib.import_module(package).__path__, f"{package}."
-        ):
-            if not module.name.startswith("inferlab.serve"):
-                with contextlib.suppress(ImportError):  # one whose optional package is not here
-                    importlib.import_module(module.name)
+    import_all("labkit")
+    import_all("inferlab")
     from sandbox.shell import make_shell
     from sandbox.stand_ins import grader_module
 
@@ -60,12 +56,41 @@ def _load_alone(name: str, path: str) -> None:
     spec.loader.exec_module(module)
 
 
-def by_value() -> dict[str, type]:
-    """The records that cross as their fields."""
-    from inferlab import config, weights
+def import_all(package: str) -> None:
+    """Every module of a package, but the server's and those whose optional package is not here."""
+    folder = importlib.import_module(package).__path__
+    for module in pkgutil.walk_packages(folder, f"{package}."):
+        if not module.name.startswith("inferlab.serve"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
-    found = {name: getattr(config, name, None) or getattr(weights, name) for name in RECORDS}
-    return found
+
+@lru_cache(maxsize=1)
+def by_value() -> dict[str, type]:
+    """The engine's frozen dataclasses: records, which cross as their fields."""
+    return {c.__name__: c for c in _classes() if is_dataclass(c) and _is_frozen(c)}
+
+
+@lru_cache(maxsize=1)
+def errors() -> dict[str, type[Exception]]:
+    """The engine's own classes of errors."""
+    return {c.__name__: c for c in _classes() if issubclass(c, Exception)}
+
+
+def _is_frozen(kind: Any) -> bool:
+    return kind.__dataclass_params__.frozen
+
+
+def _classes() -> list[type]:
+    """Every class that a module of the engine defines."""
+    import_all("inferlab")
+    modules = [m for n, m in sorted(sys.modules.items()) if n.split(".")[0] == "inferlab"]
+    return [
+        value
+        for module in modules
+        for value in list(vars(module).values())
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
 
 
 def main(descriptor: int) -> None:
@@ -120,7 +145,9 @@ def _serve(sock: socket.socket, under_judgement: dict[str, str]) -> None:
     quiet()
     os.environ.update({"NBGRADER_EXECUTION": "autograde", "HOME": os.getcwd(), "MPLBACKEND": "agg"})
     shell = Shell(InteractiveShell.instance())
-    endpoint = Endpoint(Wire(sock), by_value(), is_judge=False, around_call=around_call)
+    endpoint = Endpoint(
+        Wire(sock), by_value(), is_judge=False, errors=errors(), around_call=around_call
+    )
     endpoint.refer(shell)  # number 1: the judge runs cells and looks names up through it
     endpoint.serve()
 
