@@ -21,7 +21,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python train-tiny bench
+.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve serve
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,8 @@ help:
 	@echo "make lint   ruff check, ruff format --check, mypy"
 	@echo "make train-tiny  train the small models of data/tiny again (under 30 minutes each)"
 	@echo "make bench  measure every engine against transformers (10 to 20 minutes, computer left alone)"
+	@echo "make serve  serve the small model that comes with the course, at http://127.0.0.1:8000"
+	@echo "make bench-serve  two load clients against one server: do they agree? (5 minutes)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -65,6 +67,20 @@ bench: env
 	@$(PY) -m grader.cli fetch smollm2
 	@echo "== inferlab: measuring; leave the computer alone meanwhile (Ctrl-C keeps what there is)"
 	@$(PY) -m benchmarks.run $(ARGS)
+
+serve: env
+	@$(PY) -m grader.cli serve --model tiny-target $(ARGS)
+
+# guidellm in an environment of its own: it pins other versions than the course does.
+bench-serve: env
+	@[ -x $(VENV)-bench/bin/guidellm ] || { \
+	  echo "== inferlab: installing guidellm in $(VENV)-bench (large)"; \
+	  "$(PYTHON)" -m venv --clear $(VENV)-bench && \
+	  $(VENV)-bench/bin/python -m pip install --quiet -c constraints.txt $(PIP_ARGS) torch && \
+	  $(VENV)-bench/bin/python -m pip install --quiet $(PIP_ARGS) guidellm==0.8.1; }
+	@$(PY) -m grader.cli fetch smollm2
+	@echo "== inferlab: measuring; leave the computer alone meanwhile"
+	@INFERLAB_GUIDELLM=$(CURDIR)/$(VENV)-bench/bin/guidellm $(PY) -m benchmarks.serve $(ARGS)
 
 # The stamp holds the folder's path: an environment does not survive being moved.
 env:
@@ -112,5 +128,5 @@ lock: check-python
 
 clean:
 	@echo "== inferlab: deleting $(VENV) and caches; work/ stays"
-	@rm -rf $(VENV) $(VENV)-lock .pytest_cache .mypy_cache .ruff_cache test-artifacts *.egg-info
+	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache test-artifacts *.egg-info
 	@find src grader tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -153,14 +153,18 @@ def _with_methods(base: type, written: type, methods: list[str] | None) -> type:
 def guarded(function: Callable, name: str) -> Callable:
     """The same function; what it raises says whose part it was.
 
-    ValueError and the like pass: refusing bad input is part of what a function is asked to do.
+    ValueError passes, with a note that names the part: refusing bad input is part of what a
+    function is asked to do.
     """
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except (ValueError, PartFailed, MemoryError):
+        except ValueError as error:
+            error.add_note(f"raised by your {name}")
+            raise
+        except (PartFailed, MemoryError):
             raise
         except Exception as error:
             if _is_ours(error):

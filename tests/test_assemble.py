@@ -1,6 +1,9 @@
 """The learner's own engine: what is taken, what is not, and that it really runs."""
 
 import copy
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,8 +24,6 @@ def filled():
 @pytest.fixture
 def engine(monkeypatch):
     """Undo what a test installs."""
-    import sys
-
     kept = {
         (module, name): value
         for module in list(sys.modules.values())
@@ -115,8 +116,9 @@ def test_a_part_that_raises_is_reported_by_its_name():
     def refuse(q):
         raise ValueError("q is empty")
 
-    with pytest.raises(ValueError, match="q is empty"):
+    with pytest.raises(ValueError, match="q is empty") as caught:
         assemble.guarded(refuse, "attend_one")([])
+    assert caught.value.__notes__ == ["raised by your attend_one"]
 
 
 def test_the_table_on_the_command_line(tmp_path, capsys):
@@ -130,3 +132,75 @@ def test_the_table_on_the_command_line(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "attend_one" in shown
     assert f"12 of {len(registry.exercises())} parts are yours" in shown
+
+
+def work_with(tmp_path, old, new):
+    """A work folder with lesson 02 filled, one piece of it replaced."""
+    import json
+
+    notebook = read_notebook(ROOT / "solutions" / FORWARD / f"{FORWARD}.ipynb")
+    path = tmp_path / FORWARD / f"{FORWARD}.ipynb"
+    path.parent.mkdir()
+    path.write_text(json.dumps(changed(notebook, old, new)))
+    return tmp_path
+
+
+FORWARD = "02_forward_pass"
+RAISES = {
+    "an error": ("IndexError('no such row')", "your rms_norm raised IndexError: no such row"),
+    "a refusal": ("ValueError('no such row')", "no such row (raised by your rms_norm)"),
+}
+
+
+@pytest.mark.parametrize(("raised", "said"), RAISES.values(), ids=RAISES)
+def test_a_part_that_raises_in_service_is_named_to_the_client_and_in_the_log(
+    tmp_path, raised, said
+):
+    """`serve --mine` with a rms_norm that passes its checks and raises on 13 rows."""
+    import json
+    import urllib.error
+    import urllib.request
+
+    from inferlab.serve.process import free_port, stop
+
+    body = "mean_square = np.mean"
+    fails = f"if x.ndim > 1 and x.shape[-2] == 13:\n        raise {raised}\n    {body}"
+    work = work_with(tmp_path, body, fails)
+    assert by_id(assemble.read_parts(work, [FORWARD]))["rms_norm"].whose == "yours"
+
+    port, log = free_port(), tmp_path / "server.log"
+    command = [sys.executable, "-m", "grader.cli", "serve", "--mine", "--work", str(work)]
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [*command, "--model", "tiny-target", "--port", str(port)], stdout=out, stderr=out
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+
+        def ask(n_tokens, **more):
+            asked = {"prompt": [5] * n_tokens, "max_tokens": 2, "temperature": 0, **more}
+            request = urllib.request.Request(
+                f"{url}/v1/completions", json.dumps(asked).encode(),
+                {"Content-Type": "application/json"},
+            )  # fmt: skip
+            try:
+                with urllib.request.urlopen(request, timeout=30) as response:
+                    return response.status, response.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code, error.read().decode()
+
+        end = time.monotonic() + 60
+        while "serving" not in log.read_text() and time.monotonic() < end:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        assert ask(7)[0] == 200
+        status, answer = ask(13)
+        assert status == 500
+        assert said in json.loads(answer)["error"]["message"]
+        assert ask(13, stream=True)[0] == 500  # before any byte of the stream
+        assert ask(9)[0] == 200  # the server goes on
+    finally:
+        stop(server)
+    written = log.read_text()
+    assert said in written
+    assert f"of {len(registry.exercises())} parts are yours" in written

@@ -150,7 +150,18 @@ BAD = {
     "no prompt": ({"prompt": None}, "prompt", 400),
     "negative temperature": ({"temperature": -1}, "temperature", 400),
     "no tokens": ({"max_tokens": 0}, "max_tokens", 400),
-    "two answers": ({"n": 2}, "n", 400),
+    "two answers": ({"n": 2}, "one answer", 400),
+    "no answer": ({"n": 0}, "one answer", 400),
+    "the best of several": ({"best_of": 3}, "best_of", 400),
+    "logprobs": ({"logprobs": 5}, "log-probabilities", 400),
+    "logprobs of the chosen token alone": ({"logprobs": 0}, "log-probabilities", 400),
+    "logprobs as chat asks": ({"logprobs": True}, "log-probabilities", 400),
+    "echo": ({"echo": True}, "not repeated", 400),
+    "suffix": ({"suffix": " the end"}, "suffix", 400),
+    "logit_bias": ({"logit_bias": {"50256": -100}}, "logit_bias", 400),
+    "a penalty": ({"frequency_penalty": 0.5}, "penalties", 400),
+    "tools": ({"tools": [{"type": "function"}]}, "no tools", 400),
+    "JSON": ({"response_format": {"type": "json_object"}}, "JSON", 400),
     "another model": ({"model": "gpt-5"}, "gpt-5", 404),
     "several prompts": ({"prompt": ["a", "b"]}, "one prompt", 400),
     "a token beyond the vocabulary": ({"prompt": [10**6]}, "1000000", 400),
@@ -167,6 +178,65 @@ def test_a_bad_request_gets_an_error_in_openais_shape(client, change, word, stat
         error = response.json()["error"]
         assert set(error) == {"message", "type", "param", "code"}
         assert word in f"{error['message']} {error['param']}"
+
+
+def test_fields_that_ask_for_nothing_are_no_trouble(client, model):
+    """What clients send by default, and nulls."""
+    idle = {
+        "n": 1, "best_of": 1, "logprobs": None, "echo": False, "suffix": None, "logit_bias": {},
+        "presence_penalty": 0, "frequency_penalty": 0.0, "tools": [], "stop": None, "seed": None,
+        "top_p": None, "response_format": {"type": "text"}, "user": "somebody", "stream": None,
+    }  # fmt: skip
+    response = ask(client, **idle)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"][0]["text"] == alone(model, TEXT, 12)
+
+
+def test_bodies_that_are_no_json_and_unknown_routes_are_errors_in_the_same_shape(client):
+    for response, status in (
+        (client.post("/v1/completions", content=b"{not json"), 400),
+        (client.post("/v1/completions", json=["a list"]), 400),
+        (client.post("/v1/embeddings", json={"input": "x"}), 404),
+        (client.get("/v1/completions"), 405),
+        (client.get("/v1/models/gpt-5"), 404),
+    ):
+        assert response.status_code == status
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert client.get("/v1/models/gpt-5").json()["error"]["code"] == "model_not_found"
+    assert client.get("/v1/completions").headers["allow"] == "POST"
+
+
+def test_one_model_by_its_name_and_head_requests(client):
+    (listed,) = client.get("/v1/models").json()["data"]
+    assert client.get("/v1/models/tiny").json() == listed
+    assert listed["created"] > 1_700_000_000
+    for path in ("/health", "/v1/models", "/metrics", "/"):
+        head = client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+
+
+def test_pages_of_other_sites_may_not_read_answers(client):
+    """No CORS header: a browser keeps the answer from a page that another site served."""
+    headers = {"Origin": "https://example.org"}
+    for response in (
+        client.get("/v1/models", headers=headers),
+        client.post("/v1/completions", json={"prompt": TEXT, "max_tokens": 1}, headers=headers),
+        client.options(
+            "/v1/completions", headers=headers | {"Access-Control-Request-Method": "POST"}
+        ),
+    ):
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_request_that_cannot_be_taken_up_does_not_end_the_server(model, monkeypatch):
+    with serving(model) as (client, server):
+        add = server.loop.engine.add
+        monkeypatch.setattr(server.loop.engine, "add", lambda *_: [][1])
+        response = ask(client)
+        assert response.status_code == 500
+        assert "IndexError" in response.json()["error"]["message"]
+        monkeypatch.setattr(server.loop.engine, "add", add)
+        assert ask(client).json()["choices"][0]["text"] == alone(model, TEXT, 12)
 
 
 def test_a_model_without_a_chat_form_says_so(client):

@@ -75,6 +75,10 @@ class Tokenizer:
         """Number of token ids, special ones included."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it as a tokenizer.json, whatever it was read from."""
+        self._backend.save(str(path))
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; a marker such as <|im_start|> in it becomes its one token."""
         return self._backend.encode(text).ids

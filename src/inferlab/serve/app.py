@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -15,6 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
 from inferlab.sampling import draw_token, sampling_law
 from inferlab.serve.loop import Draining, EngineFailed, EngineLoop, QueueFull, Ticket
@@ -41,6 +43,7 @@ class Server:
     tokenizer: Tokenizer
     name: str
     parts: dict[str, str] = field(default_factory=dict)
+    started: int = field(default_factory=lambda: int(time.time()))
 
     def app(self) -> FastAPI:
         """The ASGI application; its start and stop are those of the engine's thread."""
@@ -54,11 +57,13 @@ class Server:
         app = FastAPI(title="inferlab", docs_url=None, redoc_url=None, lifespan=lifespan)
         app.add_exception_handler(ApiError, _api_error)
         app.add_exception_handler(RequestValidationError, _invalid)
-        app.get("/health")(self.health)
-        app.get("/v1/models")(self.models)
-        app.get("/metrics")(self.metrics)
-        app.get("/live")(self.live)
-        app.get("/")(self.page)
+        app.add_exception_handler(HTTPException, _no_such_route)
+        looked_at: dict[str, Callable[..., Any]] = {
+            "/health": self.health, "/v1/models": self.models, "/v1/models/{name:path}": self.model,
+            "/metrics": self.metrics, "/live": self.live, "/": self.page,
+        }  # fmt: skip
+        for path, answer in looked_at.items():
+            app.api_route(path, methods=["GET", "HEAD"], response_model=None)(answer)
         app.post("/v1/completions", response_model=None)(self.completions)
         app.post("/v1/chat/completions", response_model=None)(self.chat)
         return app
@@ -71,12 +76,22 @@ class Server:
         return JSONResponse({"status": "ok"})
 
     async def models(self) -> dict[str, Any]:
-        config = self.loop.engine.config
-        model = {
-            "id": self.name, "object": "model", "created": 0, "owned_by": "inferlab",
-            "max_model_len": config.max_context,
+        return {"object": "list", "data": [self._described()]}
+
+    async def model(self, name: str) -> dict[str, Any]:
+        self._require_name(name)
+        return self._described()
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "id": self.name, "object": "model", "created": self.started, "owned_by": "inferlab",
+            "max_model_len": self.loop.engine.config.max_context,
         }  # fmt: skip
-        return {"object": "list", "data": [model]}
+
+    def _require_name(self, asked: str) -> None:
+        if asked != self.name:
+            text = f"no model {asked!r} here; it is {self.name!r}"
+            raise ApiError(404, text, param="model", code="model_not_found")
 
     async def metrics(self) -> Response:
         return Response(self.loop.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -126,11 +141,8 @@ class Server:
         http: Request,
         kind: str,
     ) -> Response:
-        if asked.model not in (None, self.name):
-            raise ApiError(
-                404, f"no model {asked.model!r} here; it is {self.name!r}", "not_found_error",
-                "model",
-            )  # fmt: skip
+        if asked.model is not None:
+            self._require_name(asked.model)
         stop_ids = () if asked.ignore_eos else self.tokenizer.eos_ids
         events = self.loop.generate(
             prompt, asked.token_limit(default_tokens), _choose(asked), stop_ids
@@ -255,6 +267,13 @@ async def _api_error(http: Request, error: Exception) -> Response:
     known = _as_api_error(error)
     headers = {"Retry-After": "1"} if known.status in (429, 503) else None
     return JSONResponse(known.body(), status_code=known.status, headers=headers)
+
+
+async def _no_such_route(http: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = f"{http.method} {http.url.path}: {error.detail}"
+    body = ApiError(error.status_code, text, code="unknown_url").body()
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
 async def _invalid(http: Request, error: Exception) -> Response:

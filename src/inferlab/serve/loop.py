@@ -123,16 +123,23 @@ class EngineLoop:
                 if note is None:
                     self._fail_all(Draining("the server has shut down"))
                     return
-                note()
+                self._heed(note)
                 self._publish()
             self._step()
+
+    def _heed(self, note: Callable[[], None]) -> None:
+        """One bad request must not end the thread that serves all."""
+        try:
+            note()
+        except Exception as error:
+            log.exception("a request could not be taken up or given up: %s", _told(error))
 
     def _step(self) -> None:
         try:
             events = self.engine.step()
         except Exception as error:
-            log.exception("a pass of the model failed")
-            self._fail_all(EngineFailed(f"{type(error).__name__}: {error}"))
+            log.exception("a pass of the model failed: %s", _told(error))
+            self._fail_all(EngineFailed(_told(error)))
             return
         now = time.perf_counter()
         for event in events:
@@ -147,6 +154,9 @@ class EngineLoop:
         except ValueError as error:
             ticket.reply(error)
             return
+        except Exception as error:
+            ticket.reply(EngineFailed(_told(error)))
+            raise
         self.tickets[ticket.id] = ticket
         self.metrics.prompt_tokens.inc(len(ticket.prompt))
 
@@ -178,7 +188,7 @@ class EngineLoop:
 
     def _fail_all(self, error: Exception) -> None:
         for ticket in list(self.tickets.values()):
-            self.engine.abort(ticket.id)
+            self._heed(lambda ticket=ticket: self.engine.abort(ticket.id))  # type: ignore[misc]
             self._close(ticket, "error", time.perf_counter())
             ticket.reply(error)
         self._publish()
@@ -189,6 +199,12 @@ class EngineLoop:
         self.metrics.waiting.set(len(scheduler.waiting))
         self.metrics.pages_used.set(self.engine.n_pages - len(scheduler.allocator.free))
         self.snapshot = _snapshot(self.engine)  # replaced whole: readers see the old or the new
+
+
+def _told(error: Exception) -> str:
+    """The error and its notes in one line: a note says whose part it was."""
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
 
 
 def _snapshot(engine: ServingEngine) -> dict[str, Any]:

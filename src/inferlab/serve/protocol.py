@@ -10,17 +10,57 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+REFUSED = {
+    "n": "one answer a request: send the request n times",
+    "best_of": "one answer a request: best_of is not implemented",
+    "logprobs": "log-probabilities are not returned by this server",
+    "top_logprobs": "log-probabilities are not returned by this server",
+    "echo": "the prompt is not repeated in the answer: put it before the answer yourself",
+    "suffix": "the model continues a text; it cannot fill in before a suffix",
+    "logit_bias": "logit_bias is not implemented: temperature, top_p, top_k and min_p are",
+    "presence_penalty": "penalties are not implemented",
+    "frequency_penalty": "penalties are not implemented",
+    "repetition_penalty": "penalties are not implemented",
+    "tools": "the model calls no tools",
+    "functions": "the model calls no functions",
+    "response_format": "answers are plain text; JSON is not enforced",
+}
+"""What would change the answer and is not implemented. It is refused, never silently left out."""
+
+HARMLESS = (None, False, 0, "", {"type": "text"})  # values of those that ask for nothing
+
+
 class GenerationOptions(BaseModel):
-    """The fields that both kinds of request share. Unknown ones are ignored, as OpenAI does."""
+    """The fields that both kinds of request share.
+
+    A null is as if the field were missing. Unknown fields are ignored, as OpenAI does; REFUSED
+    ones are not.
+    """
 
     model_config = ConfigDict(extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asked(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for name, why in REFUSED.items():
+            asked = given.get(name)
+            idle = asked in HARMLESS or asked in ([], {})
+            if name in ("n", "best_of", "repetition_penalty"):
+                idle = asked is None or (not isinstance(asked, bool) and asked == 1)
+            if name == "logprobs" and asked == 0 and not isinstance(asked, bool):
+                idle = False  # OpenAI's completions: 0 asks for those of the chosen tokens
+            if not idle:
+                raise ApiError(400, f"{name}={asked!r} is not supported: {why}", param=name)
+        return {name: value for name, value in given.items() if value is not None}
 
     model: str | None = None
     max_tokens: int | None = Field(None, ge=1)
@@ -32,7 +72,6 @@ class GenerationOptions(BaseModel):
     seed: int | None = None
     stop: str | list[str] | None = None
     ignore_eos: bool = False
-    n: int = Field(1, ge=1, le=1)  # one answer a request
     stream: bool = False
     stream_options: StreamOptions | None = None
 
@@ -89,14 +128,17 @@ class ApiError(Exception):
         message: str,
         kind: str = "invalid_request_error",
         param: str | None = None,
+        code: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.kind, self.param = status, message, kind, param
+        self.status, self.message, self.kind = status, message, kind
+        self.param, self.code = param, code
 
     def body(self) -> dict[str, Any]:
         return {
             "error": {
-                "message": self.message, "type": self.kind, "param": self.param, "code": None,
+                "message": self.message, "type": self.kind, "param": self.param,
+                "code": self.code,
             }
         }  # fmt: skip
 
