@@ -18,6 +18,7 @@ from typing import Any
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.config import ModelConfig
 from inferlab.cost import body_params, device_rates, forward_flops
+from inferlab.moe_sizes import touched_experts
 
 
 @dataclass(frozen=True)
@@ -196,14 +197,13 @@ def devices_needed(
 def weights_read(config: ModelConfig, n_tokens: int) -> float:
     """How many weights a pass over n_tokens tokens reads: the layers and the head, each once.
 
-    Of a mixture of experts, those that somebody takes: with even, independent routing n_experts *
-    (1 - (1 - n_experts_per_token / n_experts) ** n_tokens) a layer. The embedding is a look-up.
+    Of a mixture of experts, those that somebody takes (touched_experts: routing is taken as even
+    and independent). The embedding is a look-up.
     """
     taken_by_one = body_params(config) + config.d_model * config.vocab_size
     if not config.n_experts:
         return taken_by_one
-    share = config.n_experts_per_token / config.n_experts
-    touched = config.n_experts * (1 - (1 - share) ** n_tokens)
+    touched = touched_experts(config.n_experts, config.n_experts_per_token, n_tokens)
     n_moe_layers = sum(map(config.has_experts, range(config.n_layers)))
     more = touched - config.n_experts_per_token
     return taken_by_one + n_moe_layers * 3 * config.d_model * config.d_expert * more
