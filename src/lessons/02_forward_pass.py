@@ -874,6 +874,15 @@ answers["fp_q_share"] = "91.4894 %"
 answers.check("fp_q_share")
 
 # %%
+answers.ask("fp_q_scalar")
+
+# %% answer="fp_q_scalar"
+answers["fp_q_scalar"] = "12"
+
+# %% answer_check="fp_q_scalar"
+answers.check("fp_q_scalar")
+
+# %%
 answers.ask("fp_q_sink")
 
 # %% answer="fp_q_sink"

@@ -774,6 +774,15 @@ if smol and tiny:
 answers = Answers("")
 
 # %%
+answers.ask("sp_q_penalty")
+
+# %% answer="sp_q_penalty"
+answers["sp_q_penalty"] = "-0.720000"
+
+# %% answer_check="sp_q_penalty"
+answers.check("sp_q_penalty")
+
+# %%
 answers.ask("sp_q_tokens")
 
 # %% answer="sp_q_tokens"

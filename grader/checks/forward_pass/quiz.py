@@ -348,6 +348,31 @@ QUESTIONS = (
         ),
     ),
     Question(
+        id="fp_q_scalar",
+        lesson=LESSON,
+        points=1,
+        draw=lambda rng: {
+            "d_head": int(rng.choice([64, 128, 256])),
+            "scalar": int(rng.choice([100, 144, 196, 225])),
+        },
+        text=lambda p: (
+            f"A `config.json` says head_dim {p['d_head']} and query_pre_attn_scalar "
+            f"{p['scalar']}. By which number are the scores of its attention divided?"
+        ),
+        answer=lambda p: p["scalar"] ** 0.5,
+        slips={
+            "the root of head_dim: where the config names a scalar, its root is taken": (
+                lambda p: p["d_head"] ** 0.5
+            ),
+            "the scalar itself, not its root": lambda p: p["scalar"],
+        },
+        why=lambda p: (
+            f"The root of {p['scalar']} is {p['scalar'] ** 0.5:g}. Gemma-2-27B has 144 there "
+            "beside a head_dim of 128. An engine that reads head_dim alone gives wrong weights, "
+            "a little, in every layer."
+        ),
+    ),
+    Question(
         id="fp_q_sink",
         lesson=LESSON,
         points=1,

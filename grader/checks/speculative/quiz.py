@@ -141,6 +141,33 @@ def _draw_match(rng: np.random.Generator) -> dict[str, Any]:
 
 QUESTIONS = (
     Question(
+        id="sp_q_penalty",
+        lesson=LESSON,
+        points=1,
+        draw=lambda rng: {
+            "theta": float(rng.choice([1.2, 1.25, 1.5])),
+            "logit": -float(rng.choice([0.6, 0.9, 1.5, 2.4])),
+        },
+        text=lambda p: (
+            "Many servers have a *repetition penalty*: tokens that stand in the text already are "
+            "to become **less** likely, by a factor on their logits, before the softmax. The "
+            f"penalty is {p['theta']:g} and such a token has the logit {p['logit']:g}. What does "
+            "the logit become?"
+        ),
+        answer=lambda p: p["logit"] * p["theta"],
+        slips={
+            "divided: that brings a negative logit nearer to 0, so the token becomes likelier": (
+                lambda p: p["logit"] / p["theta"]
+            ),
+            "the penalty is a factor, it is not subtracted": lambda p: p["logit"] - p["theta"],
+        },
+        why=lambda p: (
+            f"{p['logit']:g} · {p['theta']:g} = {p['logit'] * p['theta']:g}. Positive logits are "
+            "divided by the penalty, negative ones multiplied: both go down (Keskar et al. 2019, "
+            "CTRL, arXiv 1909.05858, and every engine since)."
+        ),
+    ),
+    Question(
         id="sp_q_tokens",
         lesson=LESSON,
         points=1,
