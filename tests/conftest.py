@@ -60,6 +60,7 @@ def real_model(real_model_path: Path) -> Model:
     return load_model(real_model_path)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What may run at the same time (make test): whole files, of the largest ones each lesson.
 

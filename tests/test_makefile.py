@@ -39,7 +39,7 @@ class Clone:
         self.python.write_text(STAND_IN.format(log=self.log, **ills))
         self.python.chmod(0o755)
         self.log.write_text("")
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "ARGS", "PIP_ARGS"))}
         done = subprocess.run(
             ["make", *words, f"PYTHON={self.python}"],
             cwd=self.folder,
