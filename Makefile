@@ -46,7 +46,7 @@ lab: env
 
 test: env
 	@echo "== inferlab: running every test"
-	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 build: env
 	@echo "== inferlab: building solutions/ and notebooks/"

@@ -9,7 +9,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -58,26 +57,6 @@ def real_model_path() -> Path:
 def real_model(real_model_path: Path) -> Model:
     """The real model in this engine, float32."""
     return load_model(real_model_path)
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What may run at the same time (make test): whole files, of the largest ones each lesson.
-
-    Fixtures of a file are then made once, and servers and browsers keep to one process.
-    """
-    for item in items:
-        name = item.path.name
-        if name in ("test_matrices.py", "test_lessons.py"):
-            given = getattr(item, "callspec", None)
-            name += f"-{_lesson(list(given.params.values()))}" if given else ""
-        item.add_marker(pytest.mark.xdist_group(name))
-
-
-def _lesson(values: list[Any]) -> str:
-    """The lesson that a parametrized test is about."""
-    found = (getattr(value, "lesson", value) for value in values)
-    return next((name for name in found if isinstance(name, str)), "")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

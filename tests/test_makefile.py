@@ -39,7 +39,11 @@ class Clone:
         self.python.write_text(STAND_IN.format(log=self.log, **ills))
         self.python.chmod(0o755)
         self.log.write_text("")
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS", "ARGS", "PIP_ARGS"))}
+        variables = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("MAKE", "MFLAGS", "ARGS", "PIP_ARGS"))
+        }
         done = subprocess.run(
             ["make", *words, f"PYTHON={self.python}"],
             cwd=self.folder,
@@ -75,7 +79,7 @@ def test_lab_installs_torch_first_and_alone_then_fetches_then_opens(clone: Clone
 
 def test_the_second_time_nothing_is_installed(clone: Clone) -> None:
     clone.make("test")
-    assert clone.make("test")[2] == ["-m pytest -n auto --maxprocesses 4 --dist loadgroup"]
+    assert clone.make("test")[2] == ["-m pytest -n auto --maxprocesses 4 --dist loadfile"]
     assert clone.make("lab")[2] == ["-m grader.cli fetch smollm2", "-m grader.cli lab"]
 
 
