@@ -9,9 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch
 
