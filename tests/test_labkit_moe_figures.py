@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
+from figure_words import drawn_words, require_apart, require_readable
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
 from inferlab.data import load_models, model_preset
 from inferlab.moe import router_weights
@@ -60,37 +58,17 @@ EXAMPLES = {
 @pytest.fixture
 def words(request, monkeypatch):
     """(text, its box) of every text that is drawn in one example, and the figure."""
-    figure, alt = EXAMPLES[request.param]()
-    drawn: list[Text] = []
-    draw = Text.draw
-    figure.canvas.draw()  # the layout settles
-    monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
-    figure.draw(figure.canvas.get_renderer())
-    shown = {id(text): text for text in drawn if text.get_visible() and text.get_text().strip()}
-    return figure, alt, [(text, text.get_window_extent()) for text in shown.values()]
+    return drawn_words(EXAMPLES[request.param], monkeypatch)
 
 
 @pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
-    figure, alt, texts = words
-    assert len(alt) > 40
-    assert figure.get_figwidth() * figure.dpi <= 800
-    assert len(texts) > 5
-    for text, box in texts:
-        assert text.get_fontsize() >= 11, text.get_text()
-        assert box.x0 >= -1, text.get_text()
-        assert box.y0 >= -1, text.get_text()
-        assert box.x1 <= figure.bbox.x1 + 1, text.get_text()
-        assert box.y1 <= figure.bbox.y1 + 1, text.get_text()
+    require_readable(words)
 
 
 @pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
-    _, _, texts = words
-    for (one, box), (other, beside) in itertools.combinations(texts, 2):
-        across = min(box.x1, beside.x1) - max(box.x0, beside.x0)
-        along = min(box.y1, beside.y1) - max(box.y0, beside.y0)
-        assert across <= 1 or along <= 3, f"{one.get_text()!r} lies on {other.get_text()!r}"
+    require_apart(words.texts)
 
 
 def test_held_and_used_in_gigabytes():

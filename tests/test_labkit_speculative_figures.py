@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from figure_words import drawn_words, require_apart, require_readable
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
 from inferlab.sampling import sampling_law
 from inferlab.speculative import best_gamma, kept_law, speedup, verify_cost
@@ -66,27 +66,9 @@ def _heights(figure, n=None):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_text_leaves_the_figure_is_tiny_or_lies_over_another(name, monkeypatch):
-    figure, alt = EXAMPLES[name]()
-    assert len(alt) > 60
-    drawn: list[Text] = []
-    draw = Text.draw
-    figure.canvas.draw()
-    monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
-    figure.draw(figure.canvas.get_renderer())
-    words = [t for t in {id(t): t for t in drawn}.values() if t.get_text().strip()]
-    boxes = [(t, t.get_window_extent()) for t in words if t.get_visible()]
-    width, height = figure.canvas.get_width_height()
-    for text, box in boxes:
-        assert text.get_fontsize() >= 11, text.get_text()
-        assert box.x0 >= -1, text.get_text()
-        assert box.y0 >= -1, text.get_text()
-        assert box.x1 <= width + 1, text.get_text()
-        assert box.y1 <= height + 1, text.get_text()
-    for i, (text, box) in enumerate(boxes):
-        for other, its in boxes[i + 1 :]:
-            across = min(box.x1, its.x1) - max(box.x0, its.x0)
-            down = min(box.y1, its.y1) - max(box.y0, its.y0)
-            assert across <= 1 or down <= 1, (text.get_text(), other.get_text())
+    words = drawn_words(EXAMPLES[name], monkeypatch)
+    require_readable(words, alt_above=60, texts_above=0)
+    require_apart(words.texts, blank_px=1)
 
 
 def test_a_round_shows_what_is_kept_and_what_the_target_adds():

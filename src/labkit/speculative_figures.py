@@ -101,7 +101,7 @@ def laws_figure(laws: Mapping[str, np.ndarray], tokens: Sequence[str]) -> Drawn:
     n_columns = 3 if len(laws) > 4 else 2
     n_rows = -(-len(laws) // n_columns)
     figure, panels = plt.subplots(
-        n_rows, n_columns, figsize=(8.2, 2.1 * n_rows + 0.7), sharex=True, sharey=True,
+        n_rows, n_columns, figsize=(8.0, 2.1 * n_rows + 0.7), sharex=True, sharey=True,
         layout="constrained", squeeze=False,
     )  # fmt: skip
     figure.suptitle("The same logits, sampled in different ways", x=0.01, ha="left", fontsize=14)

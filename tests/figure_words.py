@@ -1,0 +1,65 @@
+"""The words of a figure as they are drawn, and what every figure's words must be."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+Boxes = Sequence[tuple[Text, Bbox]]
+
+
+class Words(NamedTuple):
+    """A figure, its text alternative, and each text that is drawn with its box in pixels."""
+
+    figure: Figure
+    alt: str
+    texts: Boxes
+
+
+def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.MonkeyPatch) -> Words:
+    """Draw the figure that make() gives, and note every text that is drawn."""
+    figure, alt = make()
+    canvas = FigureCanvasAgg(figure)  # in pixels, whatever canvas pyplot has in use
+    drawn: list[Text] = []
+    draw = Text.draw
+    canvas.draw()  # the layout settles
+    monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
+    figure.draw(canvas.get_renderer())
+    shown = {id(text): text for text in drawn if text.get_visible() and text.get_text().strip()}
+    return Words(figure, alt, [(text, text.get_window_extent()) for text in shown.values()])
+
+
+def require_readable(
+    words: Words,
+    alt_above: int = 40,
+    texts_above: int = 5,
+    inside_px: float = -1,
+    may_be_small: Callable[[str], bool] = lambda text: False,
+) -> None:
+    """The figure fits a page, says enough in its alt text, and no text is tiny or cut off.
+
+    inside_px: how far each text must stay from the figure's edge; -1 leaves a pixel to rounding.
+    """
+    figure, alt, texts = words
+    assert len(alt) > alt_above
+    assert figure.get_figwidth() * figure.dpi <= 800
+    assert len(texts) > texts_above
+    for text, box in texts:
+        assert text.get_fontsize() >= 11 or may_be_small(text.get_text()), text.get_text()
+        assert box.x0 >= inside_px, text.get_text()
+        assert box.y0 >= inside_px, text.get_text()
+        assert box.x1 <= figure.bbox.x1 - inside_px, text.get_text()
+        assert box.y1 <= figure.bbox.y1 - inside_px, text.get_text()
+
+
+def require_apart(texts: Boxes, blank_px: float = 3) -> None:
+    """No two texts lie over each other. blank_px: what belongs to a line of text, above it."""
+    for (one, box), (other, beside) in itertools.combinations(texts, 2):
+        across = min(box.x1, beside.x1) - max(box.x0, beside.x0)
+        along = min(box.y1, beside.y1) - max(box.y0, beside.y0)
+        assert across <= 1 or along <= blank_px, f"{one.get_text()!r} lies on {other.get_text()!r}"
