@@ -21,6 +21,8 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
+from inferlab.metrics import percentile
+
 
 @dataclass
 class Sample:
@@ -170,11 +172,10 @@ def summary(samples: Sequence[Sample]) -> dict[str, Any]:
 def _spread(values: list[float]) -> dict[str, float]:
     if not values:
         return {}
-    rank = -(-95 * len(values) // 100)  # nearest rank, rounded up
     return {
         "mean": statistics.fmean(values),
         "p50": statistics.median(values),
-        "p95": sorted(values)[rank - 1],
+        "p95": percentile(values, 95),
     }
 
 

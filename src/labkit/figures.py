@@ -96,6 +96,25 @@ def axes(
     return figure, plot
 
 
+def sheet(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    """A blank drawing, measured in inches, with its title: for diagrams that have no axes."""
+    apply_style()
+    figure = plt.figure(figsize=(width, height), layout="none")
+    plot = figure.add_axes((0, 0, 1, 1))
+    plot.set_axis_off()
+    plot.set_xlim(0, width)
+    plot.set_ylim(0, height)
+    say(plot, 0.15, height - 0.27, title, size=14)
+    return figure, plot
+
+
+def say(
+    plot: Axes, x: float, y: float, text: str, ha: str = "left", size: int = 12, **look: str
+) -> None:
+    """Write a line of text with its middle at height y."""
+    plot.text(x, y, text, ha=ha, va="center", fontsize=size, **look)  # type: ignore[arg-type]
+
+
 def img(fig: Figure, alt: str) -> str:
     """A figure as an HTML <img> with its picture inside, at twice the screen's dots; closes it.
 

@@ -10,14 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.figures import COLOURS, INK, apply_style, axes
+from labkit.figures import COLOURS, INK, axes, say, sheet
 from labkit.kv_figures import BLUE, EMPTY, GREY, PALE, Drawn, Look, listed, shown
 
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", "#3f90da", "#123a63"])
@@ -26,22 +24,6 @@ ARROW: Look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4, "shrinkA": 0
 PART: Look = {"facecolor": "#dbeafa", "edgecolor": BLUE, "linewidth": 1.4}
 SMALL: Look = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1.2}
 HATCHES = ("", "///", "...", "xx", "\\\\")
-
-
-def _sheet(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """A blank drawing, measured in inches, with its title."""
-    apply_style()
-    figure = plt.figure(figsize=(width, height), layout="none")
-    plot = figure.add_axes((0, 0, 1, 1))
-    plot.set_axis_off()
-    plot.set_xlim(0, width)
-    plot.set_ylim(0, height)
-    _say(plot, 0.15, height - 0.27, title, size=14)
-    return figure, plot
-
-
-def _say(plot: Axes, x: float, y: float, text: str, ha: str = "left", size: int = 12) -> None:
-    plot.text(x, y, text, ha=ha, va="center", fontsize=size)
 
 
 def _box(plot: Axes, x: float, y: float, text: str, look: Look, width: float = 2.3) -> None:
@@ -59,15 +41,15 @@ def block_diagram_figure(n_layers: int = 30) -> Drawn:
     """The path of tokens through a decoder: the stream upright, the parts beside it."""
     if n_layers < 1:
         raise ValueError(f"n_layers={n_layers} must be at least 1")
-    figure, plot = _sheet(7.8, TOP + 0.95, "One forward pass, from below")
+    figure, plot = sheet(7.8, TOP + 0.95, "One forward pass, from below")
     frame = {"facecolor": "none", "edgecolor": GREY, "linewidth": 1.3, "linestyle": (0, (4, 3))}
     plot.add_patch(Rectangle((0.95, 1.52), 6.55, 3.62, **frame))  # type: ignore[arg-type]
-    _say(plot, STEM + 0.3, 4.9, f"decoder block, {n_layers} of them")
+    say(plot, STEM + 0.3, 4.9, f"decoder block, {n_layers} of them")
     plot.annotate("", (STEM, TOP - 0.21), (STEM, 0.62), arrowprops=ARROW)
     _box(plot, STEM, 0.41, "tokens: ids", SMALL)
     _box(plot, STEM, 1.13, "embedding", PART)
-    _say(plot, STEM + 1.3, 0.41, "(B, T) whole numbers")
-    _say(plot, STEM + 1.3, 1.13, "one row of d_model numbers a token")
+    say(plot, STEM + 1.3, 0.41, "(B, T) whole numbers")
+    say(plot, STEM + 1.3, 1.13, "one row of d_model numbers a token")
     mixing = "attention:\nlooks at earlier tokens"
     thinking = "gated MLP:\neach token alone"
     for y, part in ((1.95, mixing), (3.5, thinking)):
@@ -75,9 +57,9 @@ def block_diagram_figure(n_layers: int = 30) -> Drawn:
     _box(plot, STEM, 5.5, "RMSNorm", SMALL)
     _box(plot, STEM, 6.05, "output head", PART)
     _box(plot, STEM, TOP, "logits", SMALL)
-    _say(plot, STEM + 1.3, 6.05, "d_model → vocab_size")
-    _say(plot, STEM + 1.3, TOP, "one number for each possible next token")
-    _say(plot, 0.12, 3.2, "stream", size=12)
+    say(plot, STEM + 1.3, 6.05, "d_model → vocab_size")
+    say(plot, STEM + 1.3, TOP, "one number for each possible next token")
+    say(plot, 0.12, 3.2, "stream", size=12)
     plot.plot([0.72, STEM - 0.08], [3.2, 3.2], color=GREY, linewidth=1, linestyle=":", marker="")
     return figure, (
         "The forward pass from below: token ids, the embedding, then a stream that goes straight "
@@ -95,7 +77,7 @@ def _half(plot: Axes, y: float, part: str) -> None:
     plot.annotate("", (SIDE - 1.65, y), (STEM + 0.7, y), arrowprops=ARROW)
     _box(plot, SIDE - 0.9, y, "RMSNorm", SMALL, width=1.5)
     plot.add_patch(Rectangle((SIDE - 0.4, y + 0.42), 2.4, 0.62, **PART))
-    _say(plot, SIDE + 0.8, y + 0.73, part, ha="center")
+    say(plot, SIDE + 0.8, y + 0.73, part, ha="center")
     plot.plot([SIDE - 0.15, SIDE + 0.8], [y, y], **LINE)
     plot.annotate("", (SIDE + 0.8, y + 0.42), (SIDE + 0.8, y), arrowprops=ARROW)
     plot.annotate("", (STEM + 0.16, y + 1.15), (SIDE + 0.8, y + 1.15), arrowprops=ARROW)
@@ -117,18 +99,18 @@ def rope_clocks_figure(angles: np.ndarray) -> Drawn:
         raise ValueError(f"angles must be (2 to 10, 1 to 6), given {angles.shape}")
     T, n_pairs = angles.shape
     height = 1.35 + 0.78 * n_pairs
-    figure, plot = _sheet(7.8, height, "How far each pair is turned, by position")
+    figure, plot = sheet(7.8, height, "How far each pair is turned, by position")
     left, pitch = 1.75, min(0.78, 5.9 / T)
     for t in range(T):
-        _say(plot, left + pitch * (t + 0.5), height - 0.75, str(t), ha="center")
-    _say(plot, 0.15, height - 0.75, "position")
+        say(plot, left + pitch * (t + 0.5), height - 0.75, str(t), ha="center")
+    say(plot, 0.15, height - 0.75, "position")
     for pair in range(n_pairs):
         y = height - 1.3 - 0.78 * pair
-        _say(plot, 0.15, y + 0.12, f"pair {pair}")
-        _say(plot, 0.15, y - 0.12, f"{angles[1, pair]:.3g} rad a token", size=11)
+        say(plot, 0.15, y + 0.12, f"pair {pair}")
+        say(plot, 0.15, y - 0.12, f"{angles[1, pair]:.3g} rad a token", size=11)
         for t in range(T):
             _clock(plot, left + pitch * (t + 0.5), y, angles[t, pair], 0.42 * pitch)
-    _say(plot, 0.15, 0.25, "The hand points right at no turn; it turns anticlockwise.")
+    say(plot, 0.15, 0.25, "The hand points right at no turn; it turns anticlockwise.")
     turns = [f"pair {i} by {angles[1, i]:.3g} radians" for i in range(n_pairs)]
     return figure, (
         f"A grid of clocks, {n_pairs} pairs by {T} positions. From one position to the next "

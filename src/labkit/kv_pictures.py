@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from labkit.figures import INK, apply_style
+from labkit.figures import INK, say, sheet
 from labkit.kv_figures import (
     BLUE,
     EMPTY,
@@ -47,8 +45,8 @@ def head_sharing_figure(n_heads: int = 8, n_kv_heads: int = 2) -> Drawn:
         raise ValueError(f"n_heads={n_heads} must be a multiple of n_kv_heads={n_kv_heads}")
     shared = n_heads // n_kv_heads
     title = f"{_kind(n_heads, n_kv_heads)}: {_heads(n_heads, 'query')}, {_heads(n_kv_heads, 'KV')}"
-    figure, plot = _sheet(7.8, 4.3, title)
-    _say(plot, 0.15, 3.62, f"query head h reads KV head h // ({n_heads} // {n_kv_heads})")
+    figure, plot = sheet(7.8, 4.3, title)
+    say(plot, 0.15, 3.62, f"query head h reads KV head h // ({n_heads} // {n_kv_heads})")
     left, pitch = 1.75, min(0.72, 5.9 / n_heads)
     places = [left + pitch * (h + 0.5) for h in range(n_heads)]
     for kv_head in range(n_kv_heads):
@@ -60,7 +58,7 @@ def head_sharing_figure(n_heads: int = 8, n_kv_heads: int = 2) -> Drawn:
     kept = f"One token keeps 2 × {n_kv_heads} × d_head numbers in each layer (2: K and V)"
     if shared > 1:
         kept += f":\n1/{shared} of the 2 × {n_heads} × d_head that multi-head attention would keep"
-    _say(plot, 0.15, 0.42, f"{kept}.")
+    say(plot, 0.15, 0.42, f"{kept}.")
     return figure, _head_sharing_alt(n_heads, n_kv_heads)
 
 
@@ -112,25 +110,25 @@ def cache_slots_figure(lengths: Sequence[int], capacity: int, n_new: int = 1) ->
     top = 1.9 + 0.5 * len(lengths)  # of the boxes
     left, pitch = 0.95, min(0.52, 4.45 / capacity)
     edge = left + capacity * pitch
-    figure, plot = _sheet(
+    figure, plot = sheet(
         7.8, top + 0.9, f"The slots of a KV cache: layer {layer} appends {token_count(n_new)} next"
     )
-    _say(plot, 0.15, top + 0.17, "slot", weight="bold")
+    say(plot, 0.15, top + 0.17, "slot", weight="bold")
     for slot in range(capacity):
-        _say(plot, left + pitch * (slot + 0.5), top + 0.17, str(slot), ha="center")
+        say(plot, left + pitch * (slot + 0.5), top + 0.17, str(slot), ha="center")
     for row, held in enumerate(lengths):
         y = top - 0.25 - 0.5 * row - (0.45 if row > layer else 0)
         written = range(start, end) if row == layer else range(0)
         _slots_row(plot, y, left, pitch, _slot_looks(held, written, capacity))
-        _say(plot, 0.15, y, f"layer {row}", weight="bold")
+        say(plot, 0.15, y, f"layer {row}", weight="bold")
         plot.plot([edge + 0.02] * 2, [y - 0.25, y + 0.25], **EDGE)
         then = f", then {end}" if row == layer else ""
-        _say(plot, edge + 0.16, y, f"lengths[{row}] = {held}{then}")
+        say(plot, edge + 0.16, y, f"lengths[{row}] = {held}{then}")
         if row == layer:
             _pointer(plot, left + pitch * start, y, f"start = {start}", "right")
             _pointer(plot, left + pitch * end, y, f"end = {end}", "left")
     plot.plot([edge + 0.02] * 2, [top, top + 0.29], **EDGE)
-    _say(plot, edge + 0.16, top + 0.17, f"capacity = {capacity}", weight="bold")
+    say(plot, edge + 0.16, top + 0.17, f"capacity = {capacity}", weight="bold")
     _slots_key(plot)
     return figure, _cache_slots_alt(lengths, capacity, layer, start, end)
 
@@ -163,7 +161,7 @@ def _next_append(lengths: Sequence[int], capacity: int, n_new: int) -> tuple[int
 def _pointer(plot: Axes, x: float, y: float, text: str, ha: str) -> None:
     """An arrow from below to the edge of a slot."""
     plot.annotate("", (x, y - 0.22), (x, y - 0.58), arrowprops=ARROW)
-    _say(plot, x + (0.08 if ha == "left" else -0.08), y - 0.49, text, ha=ha)
+    say(plot, x + (0.08 if ha == "left" else -0.08), y - 0.49, text, ha=ha)
 
 
 def _slots_key(plot: Axes) -> None:
@@ -179,7 +177,7 @@ def _slots_key(plot: Axes) -> None:
     plot.legend(handles=handles, ncols=3, **place, **look)
     shape = "keys, values: (n_layers, B, n_kv_heads, capacity, d_head)"
     box = "one box: the B × n_kv_heads × d_head numbers of one layer and slot, in each array"
-    _say(plot, 0.15, 0.43, f"{shape}\n{box}")
+    say(plot, 0.15, 0.43, f"{shape}\n{box}")
 
 
 def _cache_slots_alt(
@@ -202,13 +200,13 @@ def generation_timeline_figure(n_prompt: int = 5, n_new: int = 3) -> Drawn:
     require_between("n_prompt", n_prompt, 1, 7)
     require_between("n_new", n_new, 1, 5)
     passes = f"{n_new} pass{'es' if n_new > 1 else ''}"
-    figure, plot = _sheet(
+    figure, plot = sheet(
         7.8, 4.75, f"Generating {token_count(n_new)} after a prompt of {n_prompt} takes {passes}"
     )
     total = f"n_prompt + n_new − 1 = {n_prompt} + {n_new} − 1 = {n_prompt + n_new - 1}"
-    _say(plot, 0.15, 4.12, f"tokens run: {total}, in n_new = {passes}")
+    say(plot, 0.15, 4.12, f"tokens run: {total}, in n_new = {passes}")
     for y, name in RUNGS.items():
-        _say(plot, 0.15, y, name, weight="bold")
+        say(plot, 0.15, y, name, weight="bold")
     widths = [max(DECODE, CELL * n_prompt + 0.1)] + [DECODE] * (n_new - 1)
     gap = min(0.5, (7.4 - START - sum(widths)) / n_new)
     left = START
@@ -218,24 +216,24 @@ def generation_timeline_figure(n_prompt: int = 5, n_new: int = 3) -> Drawn:
         left += width + gap
         if number < n_new - 1:
             _feed(plot, left - gap - width / 2 + 0.3, left - gap / 2, left)
-    _say(plot, left - gap / 2, 1.42, f"= {n_prompt + n_new - 1}", ha="center", weight="bold")
+    say(plot, left - gap / 2, 1.42, f"= {n_prompt + n_new - 1}", ha="center", weight="bold")
     plot.annotate("", (max(left, START + 3.3), 0.65), (START, 0.65), arrowprops=ARROW)
-    _say(plot, START, 0.42, "time, from pass to pass (not to scale)")
+    say(plot, START, 0.42, "time, from pass to pass (not to scale)")
     return figure, _timeline_alt(n_prompt, n_new)
 
 
 def _pass(plot: Axes, number: int, left: float, width: float, n_prompt: int) -> None:
     """One pass: its name, its frame with what it runs, and its numbers."""
     x = left + width / 2
-    _say(plot, x, 3.72, f"pass {number + 1}", ha="center")
-    _say(plot, x, 3.5, "decode" if number else "prefill", ha="center", weight="bold")
+    say(plot, x, 3.72, f"pass {number + 1}", ha="center")
+    say(plot, x, 3.5, "decode" if number else "prefill", ha="center", weight="bold")
     plot.add_patch(Rectangle((left, 2.84), width, 0.52, **FRAME))
     if number:
         _box(plot, x, 3.1, NEW, f"new {number}", 0.6)
     for token in range(0 if number else n_prompt):
         _box(plot, x + CELL * (token - (n_prompt - 1) / 2), 3.1, HELD, str(token), CELL - 0.04)
-    _say(plot, x, 1.42, str(1 if number else n_prompt), ha="center")
-    _say(plot, x, 1.08, str(n_prompt + number), ha="center")
+    say(plot, x, 1.42, str(1 if number else n_prompt), ha="center")
+    say(plot, x, 1.08, str(n_prompt + number), ha="center")
 
 
 def _given(plot: Axes, token: int, x: float, n_new: int) -> None:
@@ -243,14 +241,14 @@ def _given(plot: Axes, token: int, x: float, n_new: int) -> None:
     plot.annotate("", (x, 2.41), (x, 2.84), arrowprops=ARROW)
     _box(plot, x, 2.2, NEW if token < n_new else EMPTY, f"new {token}", 0.6)
     if token == n_new:
-        _say(plot, x, 1.86, "never run", ha="center")
+        say(plot, x, 1.86, "never run", ha="center")
 
 
 def _feed(plot: Axes, given: float, bend: float, taken: float) -> None:
     """The way of a new token into the next pass, and a plus between their numbers."""
     plot.plot([given, bend, bend], [2.2, 2.2, 3.1], **LINE, solid_joinstyle="round")
     plot.annotate("", (taken, 3.1), (bend, 3.1), arrowprops=ARROW)
-    _say(plot, bend, 1.42, "+", ha="center")
+    say(plot, bend, 1.42, "+", ha="center")
 
 
 def _timeline_alt(n_prompt: int, n_new: int) -> str:
@@ -270,24 +268,6 @@ def _timeline_alt(n_prompt: int, n_new: int) -> str:
 # ---- shared ------------------------------------------------------------------------------------
 
 
-def _sheet(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """A blank drawing, measured in inches, with its title."""
-    apply_style()
-    figure = plt.figure(figsize=(width, height), layout="none")
-    plot = figure.add_axes((0, 0, 1, 1))
-    plot.set_axis_off()
-    plot.set_xlim(0, width)
-    plot.set_ylim(0, height)
-    _say(plot, 0.15, height - 0.27, title, size=14)
-    return figure, plot
-
-
-def _say(
-    plot: Axes, x: float, y: float, text: str, ha: str = "left", size: int = 12, **look: str
-) -> None:
-    plot.text(x, y, text, ha=ha, va="center", fontsize=size, **look)  # type: ignore[arg-type]
-
-
 def _box(plot: Axes, x: float, y: float, look: Look, text: str, width: float) -> None:
     """A box of 0.38 inch round (x, y)."""
     plot.add_patch(Rectangle((x - width / 2, y - 0.19), width, 0.38, **look))
@@ -298,8 +278,8 @@ def _box(plot: Axes, x: float, y: float, look: Look, text: str, width: float) ->
 
 
 def _row_name(plot: Axes, y: float, name: str, note: str) -> None:
-    _say(plot, 0.15, y, name, weight="bold")
-    _say(plot, 0.15, y - 0.22, note)
+    say(plot, 0.15, y, name, weight="bold")
+    say(plot, 0.15, y - 0.22, note)
 
 
 head_sharing = shown(head_sharing_figure)
