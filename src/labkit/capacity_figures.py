@@ -130,9 +130,10 @@ def cost_by_batch_figure(
         style: Look = {"color": colour, "marker": ""}
         plot.plot(batches, costs, linestyle=":", linewidth=1.6, **style)
         if inside:
-            plot.plot(*zip(*inside, strict=True), linestyle="-", linewidth=3, **style, label=name)
-            end: Look = {"color": colour, "marker": MARKERS[number], "linestyle": ""}
-            plot.plot(*inside[-1], markersize=11, **end)
+            # Two deployments may cost the same: the one below is seen through the other's gaps.
+            look: Look = {"linestyle": LINES[number], "linewidth": 3, "markevery": [-1]}
+            ends: Look = {"color": colour, "marker": MARKERS[number], "markersize": 12}
+            plot.plot(*zip(*inside, strict=True), **look, **ends, label=name)
             said.append(f"{name}: down to {inside[-1][1]:.2f} dollars at {inside[-1][0]:,} users")
         else:
             plot.plot([], [], linestyle=":", **style, label=f"{name}: never within")
