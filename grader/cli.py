@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inferlab.serve.options import add_arguments
+from labkit.plan_options import add_arguments as plan_options
 
 EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
 
@@ -97,6 +98,9 @@ def parser() -> argparse.ArgumentParser:
     serve = verb("serve", run_serve, "serve a model over HTTP, as OpenAI's API does", work=True)
     serve.add_argument("--mine", action="store_true", help="with your own parts: see assemble")
     add_arguments(serve)
+    _engine_options(serve, "float32")
+
+    plan_options(verb("plan", run_plan, "size a deployment of any model from its config.json"))
 
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
@@ -228,6 +232,12 @@ def run_serve(args: argparse.Namespace) -> int:
     from inferlab.serve.command import run_serve as serve
 
     return serve(args, own_parts(args))
+
+
+def run_plan(args: argparse.Namespace) -> int:
+    from labkit.plan import run_plan as plan
+
+    return plan(args)
 
 
 def run_bench(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from test_engine_oracles import their_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from inferlab.config import InvalidModelFile, ModelConfig, UnsupportedModel
+from inferlab.config import InvalidModelFile, ModelConfig, UnsupportedModel, require_runnable
 from inferlab.model import TINY_MODELS, load_model
 
 TOKENS = np.array([[3, 17, 5, 60, 2, 2, 31], [1, 0, 9, 8, 7, 44, 12]])
@@ -93,13 +93,19 @@ def edit_config(folder: Path, **changes: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["Gemma2ForCausalLM"]}, "Gemma2ForCausalLM; implemented are: Llama"),
+        (
+            {"architectures": ["Gemma2ForCausalLM"]},
+            "family 'gemma2' .engines here run: deepseek",
+        ),
         ({"architectures": ["LlamaForCausalLM", "Other"]}, "LlamaForCausalLM, Other"),
-        ({"architectures": None, "model_type": "gpt2"}, "gpt2"),
-        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM"),
+        ({"architectures": None, "model_type": "mamba"}, "mamba"),
+        ({"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS}, "the family 'qwen3_moe'"),
         ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({"hidden_act": "gelu"}, "gelu"),
@@ -143,12 +149,12 @@ MIXED = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
-        ("Mistral", MIXED, r"layer_types=\['full_attention', 'sliding_attention'\]"),
-        ("Qwen2", {**MIXED, "use_sliding_window": True}, "layer_types"),
+        ("Mistral", MIXED, "a sliding window in only 1 of 2 layers"),
+        ("Qwen2", {**MIXED, "use_sliding_window": True}, "a sliding window in only 1 of 2 layers"),
         (
             "Qwen3",
             {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
-            "max_window_layers=1: a sliding window in only 1 of 2 layers",
+            "a sliding window in only 1 of 2 layers",
         ),
         ("Qwen3", {"attention_bias": True}, "attention_bias=True"),
         ("Olmoe", {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 8.0}, r"clip_qkv=8\.0"),
@@ -159,8 +165,11 @@ MIXED = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window
 )
 def test_options_of_other_families_are_refused_by_name(hf_folder, family, options, message):
     raw = json.loads((hf_folder / "config.json").read_text())
+    config = ModelConfig.from_hf_config(
+        {**raw, "architectures": [f"{family}ForCausalLM"], **options}
+    )
     with pytest.raises(UnsupportedModel, match=message):
-        ModelConfig.from_hf_config({**raw, "architectures": [f"{family}ForCausalLM"], **options})
+        require_runnable(config)
 
 
 def test_windows_of_qwen_are_read_from_both_forms(hf_folder):

@@ -10,6 +10,7 @@ from inferlab.config import ModelConfig
 from inferlab.generate import generate_uncached
 from inferlab.model import Model
 from inferlab.serving import ServingEngine
+from inferlab.torch_engine import TorchModel
 from inferlab.weights import random_weights
 
 WINDOW = ModelConfig(2, 32, 4, 2, 8, 48, 67, 64, sliding_window=5)
@@ -19,6 +20,12 @@ MODELS |= {
     name: Model(config, random_weights(config, np.random.default_rng(3), np.float64))
     for name, config in {"sliding window": WINDOW, "experts": EXPERTS}.items()
 }
+
+
+ORACLES = dict(MODELS)  # the engine that is asked alone: for each kind the NumPy one
+for _name in (*TINY, "sliding window"):
+    MODELS[f"{_name}, PyTorch"] = TorchModel.from_model(ORACLES[_name])
+    ORACLES[f"{_name}, PyTorch"] = ORACLES[_name]
 
 
 def prompts_of(rng, n, vocab_size, shared=0):
@@ -66,24 +73,27 @@ def test_every_request_gets_the_tokens_it_would_get_alone(kind, seed):
         max_running=int(rng.integers(1, 5)),
         use_prefix_cache=bool(rng.integers(2)),
     )
-    alone = [generate_uncached(model, p, k) for p, k in zip(prompts, n_new, strict=True)]
+    oracle = ORACLES[kind]
+    alone = [generate_uncached(oracle, p, k) for p, k in zip(prompts, n_new, strict=True)]
     assert drive(engine, prompts, n_new, rng.integers(0, 12, n).tolist()) == alone
     allocator, cache = engine.scheduler.allocator, engine.scheduler.prefix_cache
     n_kept = 0 if cache is None else len(cache.pages)
     assert len(allocator.free) + n_kept == allocator.n_pages  # nobody else holds a page
 
 
-def test_preemption_happens_and_changes_nothing():
-    model = MODELS["gqa"]
+@pytest.mark.parametrize("kind", ["gqa", "gqa, PyTorch"])
+def test_preemption_happens_and_changes_nothing(kind):
+    model = MODELS[kind]
     prompts = prompts_of(np.random.default_rng(0), 4, model.config.vocab_size)
     engine = ServingEngine(model, n_pages=8, page_size=4, max_running=4, token_budget=16)
-    alone = [generate_uncached(model, p, 16) for p in prompts]
+    alone = [generate_uncached(ORACLES[kind], p, 16) for p in prompts]
     assert drive(engine, prompts, [16] * 4, [0] * 4) == alone
     assert sum(record.n_preempted for record in engine.records) > 0
 
 
-def test_a_shared_beginning_is_computed_once():
-    model = MODELS["gqa"]
+@pytest.mark.parametrize("kind", ["gqa", "gqa, PyTorch"])
+def test_a_shared_beginning_is_computed_once(kind):
+    model = MODELS[kind]
     system = list(range(16))
     engine = ServingEngine(model, n_pages=40, page_size=4)
     first = engine.add("a", [*system, 40], 2)
@@ -93,7 +103,7 @@ def test_a_shared_beginning_is_computed_once():
     whole = engine.add("c", system, 1)  # all of it is known; one token must still be computed
     list(engine.run())
     assert (first.n_cached, second.n_cached, whole.n_cached) == (0, 16, 12)
-    assert whole.generated == generate_uncached(model, system, 1)
+    assert whole.generated == generate_uncached(ORACLES[kind], system, 1)
     assert [r.n_prefill_tokens for r in engine.records if r.n_prefill_tokens] == [17, 1, 4]
 
 
@@ -108,8 +118,9 @@ def test_a_long_prompt_does_not_stop_those_who_decode():
     assert [r.n_prefill_tokens for r in engine.records[1:5]] == [5, 5, 5, 5]
 
 
-def test_a_fork_shares_pages_until_the_two_differ():
-    model = MODELS["gqa"]
+@pytest.mark.parametrize("kind", ["gqa", "gqa, PyTorch"])
+def test_a_fork_shares_pages_until_the_two_differ(kind):
+    model = MODELS[kind]
     engine = ServingEngine(model, n_pages=20, page_size=4, use_prefix_cache=False)
     request = engine.add("a", [1, 2, 3, 4, 5, 6], 6)
     engine.step()
@@ -118,8 +129,8 @@ def test_a_fork_shares_pages_until_the_two_differ():
     engine.live["b"] = type(engine.live["a"])(twin, engine.live["a"].choose, frozenset())
     assert twin.page_table == request.page_table
     list(engine.run())
-    assert request.generated == generate_uncached(model, request.prompt, 6)
-    rest = generate_uncached(model, [*twin.prompt, twin.generated[0]], 5)
+    assert request.generated == generate_uncached(ORACLES[kind], request.prompt, 6)
+    rest = generate_uncached(ORACLES[kind], [*twin.prompt, twin.generated[0]], 5)
     assert twin.generated[1:] == rest
     assert len(engine.scheduler.allocator.free) == 20
 

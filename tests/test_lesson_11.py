@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lesson_text import stated_numbers
 
@@ -136,7 +136,7 @@ def test_percentile_is_numpys_nearest_rank(values, p):
     assert share >= p / 100 - 1e-12
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 60), st.integers(0, 2**31))
 def test_a_histogram_is_within_its_bucket(n, seed):
     """The true percentile and the histogram's lie in the same bucket; edges by hand."""
@@ -167,7 +167,7 @@ def test_a_histogram_is_read_as_prometheus_reads_it():
     assert found == pytest.approx(0.469, abs=5e-4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 12), st.randoms(use_true_random=False))
 def test_a_log_may_be_shuffled(n, random):
     traces, lines = {}, []

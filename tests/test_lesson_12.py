@@ -26,7 +26,8 @@ from inferlab.capacity import (
 )
 from inferlab.config import ModelConfig
 from inferlab.cost import step_bound_s, step_bytes
-from inferlab.data import load_config, load_devices, model_preset
+from inferlab.data import ROOT, load_config, load_devices, model_preset
+from inferlab.hf_stored import read_stored
 from inferlab.kv_cache import kv_cache_bytes, largest_batch
 from inferlab.planner import (
     choose_offer,
@@ -136,6 +137,8 @@ def computed() -> set[str]:
         gb(70e9 + kv_cache_bytes(LLAMA_70B, 8192, 8, 1), 2),
         f"{(70e9 + kv_cache_bytes(LLAMA_70B, 8192, 8, 1)) / 80e9 - 1:.1%}".rstrip("%"),
         gb(1536 * token, 3).removeprefix("0."), f"{85_198_045_184 / 2**30:.2f}",
+        # a file of the hub
+        read_stored(load_config("gpt-oss-20b")).format.split("(")[1].split()[0],
         # the models that are measured
         f"{TINY.n_params / 1e6:.2f}", f"{4 * TINY.n_params / 1e6:.0f}",
         f"{4 * model_preset('smollm2-135m').n_params / 1e6:.0f}",
@@ -295,7 +298,7 @@ def test_cost_and_choice():
 
 
 @pytest.mark.parametrize(
-    "name", ["mixtral-8x7b", "llama-3-8b", "deepseek-v2-lite", "mistral-7b-v0.1", "qwen2.5-7b"]
+    "name", sorted(path.stem for path in (ROOT / "data" / "configs").glob("*.json"))
 )
 @pytest.mark.parametrize("device", sorted(load_devices()))
 def test_any_config_json_and_any_device_can_be_sized(name, device):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 
 from inferlab import load_client, load_guidellm
 from inferlab.load_client import Sample, goodput_per_s, load, summary
+from inferlab.metrics import request_latencies
 from inferlab.serve.process import free_port, running_server
 from labkit import load_test
 
@@ -89,7 +91,9 @@ def test_known_times_are_measured(chunked, cut):
     assert (sample.failed, len(sample.token_s), sample.n_prompt, sample.n_output) == ("", N, 3, N)
     assert FIRST_S <= sample.token_s[0] < FIRST_S + 0.25  # never early; late on a busy machine
     assert sample.token_s[-1] - sample.token_s[0] >= (N - 1) * GAP_S * 0.9
-    assert sample.tpot_s == pytest.approx(sum(sample.itl_s) / (N - 1))
+    seen = request_latencies(sample.trace)
+    assert seen["ttft_s"] == pytest.approx(sample.token_s[0])
+    assert seen["tpot_s"] == pytest.approx(sum(sample.itl_s) / (N - 1))
 
 
 def test_arrivals_are_open_loop():
@@ -108,7 +112,9 @@ def test_what_fails_is_counted_and_not_timed():
     with listening(FakeServer(True, status=429)) as url:
         samples = load(url, ["x"] * 2, arrivals_s=[0.0, 0.0], max_tokens=N)
     figures = summary(samples)
-    assert (figures["n_requests"], figures["n_failed"], figures["ttft_s"]) == (2, 2, {})
+    assert (figures["n_requests"], figures["n_failed"]) == (2, 2)
+    assert figures["ttft_s"] == {"p50": math.inf, "p95": math.inf}  # as in lesson 11
+    assert figures["itl_s"] == {}
     assert "HTTP 429" in figures["failures"][0]
     assert "too many" in figures["failures"][0]
     assert goodput_per_s(samples, 9, 9) == 0
@@ -135,11 +141,12 @@ def test_the_summary_by_hand():
         Sample(2.0, [0.2, 0.4], failed="HTTP 500"),
     ]
     figures = summary(samples)
-    assert figures["ttft_s"] == pytest.approx({"mean": 0.3, "p50": 0.3, "p95": 0.5})
-    assert figures["itl_s"] == pytest.approx({"mean": 0.2, "p50": 0.2, "p95": 0.3})
-    assert figures["tpot_s"]["mean"] == pytest.approx(0.2)
-    assert figures["requests_per_s"] == pytest.approx(2 / 1.1)
-    assert figures["output_tokens_per_s"] == pytest.approx(4 / 1.1)
+    assert figures["ttft_s"] == pytest.approx({"mean": 0.3, "p50": 0.5, "p95": math.inf})
+    assert figures["itl_s"] == pytest.approx({"mean": 0.2, "p50": 0.1, "p95": 0.3})
+    assert figures["tpot_s"] == pytest.approx({"mean": 0.2, "p50": 0.2, "p95": math.inf})
+    assert figures["e2e_s"]["mean"] == pytest.approx(0.5)
+    assert figures["requests_per_s"] == pytest.approx(2 / 2.4)  # until the last token of anybody
+    assert figures["output_tokens_per_s"] == pytest.approx(6 / 2.4)
     assert goodput_per_s(samples, 0.2, 0.3) == pytest.approx(1 / 2.4)  # only the second
     assert goodput_per_s(samples, 0.5, 0.1) == pytest.approx(1 / 2.4)
     assert summary([])["requests_per_s"] == 0
@@ -152,6 +159,13 @@ def test_the_real_server_and_the_command_line(capsys):
     assert found["summary"]["n_failed"] == 0
     assert [r["n_output"] for r in found["requests"]] == [5] * 4
     assert [len(r["token_s"]) for r in found["requests"]] == [5] * 4
+
+
+def test_never_is_null_in_the_printed_json(capsys):
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert load_client.main([nobody, "--requests", "1", "--rate", "9"]) == 1
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["summary"]["e2e_s"] == {"p50": None, "p95": None}
 
 
 def test_a_server_that_cannot_start_says_why():

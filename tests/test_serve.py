@@ -15,10 +15,13 @@ import httpx
 import pytest
 import uvicorn
 
+from grader import cli
 from inferlab.generate import stream_tokens
+from inferlab.load_client import load
 from inferlab.model import load_model
 from inferlab.serve.app import Server
 from inferlab.serve.loop import EngineLoop
+from inferlab.serve.process import running_server
 from inferlab.serve.text import StopScanner
 from inferlab.serving import ServingEngine
 
@@ -347,6 +350,31 @@ def test_the_live_page_needs_nothing_from_elsewhere(client):
     live = client.get("/live").json()
     assert live["model"] == "tiny"
     assert len(live["ref_counts"]) == 128
+
+
+def test_a_port_that_is_taken_is_said_before_a_model_is_loaded(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert cli.main(["serve", "--model", "no-such-model", "--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert f"cannot open port {port} of 127.0.0.1" in said
+    assert "another program listens there. Choose another with --port" in said
+    assert cli.main(["serve", "--model", "tiny-target", "--port", "70000"]) == 2
+    assert "must be between 0 and 65535" in capsys.readouterr().err
+
+
+def test_the_pytorch_engine_serves_the_same_tokens(model):
+    """Long prompts in chunks, five at once, each as the NumPy engine would answer it alone."""
+    texts = [f"{TEXT} {'speak ' * 9 * i}" for i in range(5)]
+    with running_server("--engine", "torch", "--token-budget", "32", "--pages", "64") as url:
+        samples = load(url, texts, arrivals_s=[0.0] * 5, max_tokens=12)
+        assert [s.failed for s in samples] == [""] * 5
+        with httpx.Client(base_url=url, timeout=60) as client:
+            answers = [
+                ask(client, prompt=text, model="tiny-target").json()["choices"][0]["text"]
+                for text in texts
+            ]
+    assert answers == [alone(model, text, 12) for text in texts]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="NOT TESTED: Windows has no SIGTERM to drain on")

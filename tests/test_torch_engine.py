@@ -11,6 +11,7 @@ from inferlab.config import MlaConfig, ModelConfig, RopeScaling, UnsupportedMode
 from inferlab.generate import Stop, generate_uncached, stream_tokens
 from inferlab.kv_cache import generate_cached
 from inferlab.model import Model
+from inferlab.paged_forward import Chunk
 from inferlab.torch_cache import TorchCache
 from inferlab.torch_engine import TorchModel, generate_batch
 from inferlab.weights import random_weights
@@ -84,6 +85,34 @@ def test_logits_through_the_cache_equal_the_reference_in_chunks_and_steps(kind, 
     for t in range(15, 20):
         np.testing.assert_allclose(engine.next_logits([tokens[t]], cache), expected[t], atol=1e-4)
     assert cache.n_tokens == 20
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_over_pages_equal_the_reference(kind):
+    """One pass: two that decode on pasts of unlike lengths, a first chunk, and a later one."""
+    model, engine = pair(kind)
+    texts = some_tokens(model, 16, B=4).tolist()
+    pasts, news = (5, 12, 0, 6), (1, 1, 7, 4)
+    tables = [[9, 3, 11, 0], [1, 8, 2, 7], [4, 10, 5, 6], [12, 14, 13, 15]]
+    found = []
+    for one in (model, engine):
+        pool = one.new_pool(16, page_size=4)
+        first = [
+            Chunk(text[:past], 0, table)
+            for text, past, table in zip(texts, pasts, tables, strict=True)
+            if past
+        ]
+        one.paged_forward(pool, first)
+        both = zip(texts, pasts, news, tables, strict=True)
+        chunks = [Chunk(text[past : past + n], past, table) for text, past, n, table in both]
+        found.append(one.paged_forward(pool, chunks))
+        assert pool.page_bytes == pool.keys.nbytes * 2 // 16
+    alone = [
+        model.next_logits(text[: past + n])
+        for text, past, n in zip(texts, pasts, news, strict=True)
+    ]
+    np.testing.assert_allclose(found[0], alone, atol=1e-4)
+    np.testing.assert_allclose(found[1], alone, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)

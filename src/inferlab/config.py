@@ -84,7 +84,9 @@ class ModelConfig:
     The last group serves arithmetic only (params.py, lessons 01, 05 and 09); an engine refuses
     it (weights.layer_shapes). mlp_is_gated is False for up and down alone; layer_norm gives each
     norm a bias beside its gain; n_window_layers of the layers have the sliding_window and the
-    rest see everything (None: all have it); attention_sinks is one number a head.
+    rest see everything (None: all have it); attention_sinks is one number a head; n_other_params
+    are numbers that no field says (a head's bias), below 0 where there are fewer. not_run lists,
+    in words, what of a config.json no engine here computes.
 
     Raises ValueError, with both numbers, for sizes that do not fit together.
     """
@@ -125,6 +127,8 @@ class ModelConfig:
     attention_sinks: bool = False
     router_bias: bool = False
     expert_bias: bool = False
+    n_other_params: int = 0
+    not_run: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require_counts(self, _COUNTS)
@@ -165,8 +169,10 @@ class ModelConfig:
     def from_hf_config(cls, source: Mapping[str, Any] | str | PathLike[str]) -> "ModelConfig":
         """Read a Hugging Face config.json: the parsed mapping, the file, or its folder.
 
-        Raises UnsupportedModel (a ValueError), naming it, for what hf_config.py does not know;
-        InvalidModelFile for an unreadable file or a missing field.
+        The sizes of every family in hf_families.py. Not every such model runs here: not_run says
+        why, and require_runnable refuses it.
+        Raises UnsupportedModel (a ValueError), naming it, for another family or what cannot be
+        counted; InvalidModelFile for an unreadable file or a missing field.
         """
         from inferlab.hf_config import read_hf_config
 
@@ -209,12 +215,15 @@ RUNS_ONLY_WITH = {
     "attention_sinks": False,
     "router_bias": False,
     "expert_bias": False,
+    "n_other_params": 0,
 }
 """What each field that serves arithmetic only must be in a model that an engine here runs."""
 
 
 def require_runnable(config: ModelConfig) -> None:
     """Raises UnsupportedModel, naming the field, for a model that no engine here runs."""
+    if config.not_run:
+        raise UnsupportedModel(f"{'; '.join(config.not_run)}: counted, but not run here")
     for name, needed in RUNS_ONLY_WITH.items():
         if getattr(config, name) != needed:
             raise UnsupportedModel(

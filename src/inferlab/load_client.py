@@ -11,17 +11,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import ssl
 import statistics
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from inferlab.metrics import percentile
+from inferlab.metrics import (
+    RequestTrace,
+    goodput,
+    latency_report,
+    request_latencies,
+    throughput,
+)
 
 
 @dataclass
@@ -35,14 +41,16 @@ class Sample:
     failed: str = ""
 
     @property
-    def tpot_s(self) -> float | None:
-        """None for an answer of one token: there is no gap."""
-        n = len(self.token_s)
-        return (self.token_s[-1] - self.token_s[0]) / (n - 1) if n > 1 else None
+    def trace(self) -> RequestTrace:
+        """The same on the clock of the run, as the metrics of lesson 11 take it."""
+        times = tuple(self.sent_s + token for token in self.token_s)
+        return RequestTrace(self.sent_s, times, failed=bool(self.failed) or not times)
 
     @property
     def itl_s(self) -> list[float]:
-        return [later - earlier for earlier, later in pairwise(self.token_s)]
+        """The gaps between its tokens."""
+        gaps: list[float] = request_latencies(self.trace)["itl_s"] if self.token_s else []
+        return gaps
 
 
 async def run(
@@ -150,44 +158,54 @@ async def _whole(reader: asyncio.StreamReader) -> bytes:
 
 
 def summary(samples: Sequence[Sample]) -> dict[str, Any]:
-    """Mean, median and p95 of TTFT, ITL, TPOT and end to end (seconds), and what was delivered.
+    """p50 and p95 of TTFT, ITL, TPOT and end to end (seconds), and what was delivered.
 
-    Failed requests are counted, not timed.
+    As in latency_report, a failed request is infinitely late: it moves the percentiles. The means
+    are those of the complete ones. Rates run from the start to the last token.
     """
-    done = [s for s in samples if not s.failed]
-    lasted = max((s.sent_s + s.token_s[-1] for s in done), default=0.0)
+    traces = [sample.trace for sample in samples]
+    report = latency_report(traces, (50, 95))
+    means = _means([request_latencies(trace) for trace in traces if not trace.failed])
+    lasted = _lasted_s(traces)
+    # A window ends before its end_s: the last token is to be in it.
+    delivered = throughput(traces, 0.0, math.nextafter(lasted, math.inf)) if lasted else {}
     return {
-        "n_requests": len(samples),
-        "n_failed": len(samples) - len(done),
+        "n_requests": report["n_requests"],
+        "n_failed": report["n_failed"],
         "failures": sorted({s.failed for s in samples if s.failed})[:3],
-        "requests_per_s": len(done) / lasted if lasted else 0.0,
-        "output_tokens_per_s": sum(len(s.token_s) for s in done) / lasted if lasted else 0.0,
-        "ttft_s": _spread([s.token_s[0] for s in done]),
-        "itl_s": _spread([gap for s in done for gap in s.itl_s]),
-        "tpot_s": _spread([s.tpot_s for s in done if s.tpot_s is not None]),
-        "e2e_s": _spread([s.token_s[-1] for s in done]),
+        "requests_per_s": delivered.get("requests_per_s", 0.0),
+        "output_tokens_per_s": delivered.get("tokens_per_s", 0.0),
+        **{
+            name: {
+                **({"mean": means[name]} if name in means else {}),
+                **{f"p{p}": value for p, value in report[name].items()},
+            }
+            for name in ("ttft_s", "itl_s", "tpot_s", "e2e_s")
+        },
     }
 
 
-def _spread(values: list[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    return {
-        "mean": statistics.fmean(values),
-        "p50": statistics.median(values),
-        "p95": percentile(values, 95),
+def _means(seen: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Of the complete requests; an answer of one token has no time between tokens."""
+    values = {
+        "ttft_s": [one["ttft_s"] for one in seen],
+        "itl_s": [gap for one in seen for gap in one["itl_s"]],
+        "tpot_s": [one["tpot_s"] for one in seen if one["itl_s"]],
+        "e2e_s": [one["e2e_s"] for one in seen],
     }
+    return {name: statistics.fmean(found) for name, found in values.items() if found}
+
+
+def _lasted_s(traces: Sequence[RequestTrace]) -> float:
+    return max((t.token_times_s[-1] for t in traces if t.token_times_s), default=0.0)
 
 
 def goodput_per_s(samples: Sequence[Sample], ttft_limit_s: float, tpot_limit_s: float) -> float:
     """Requests a second, over the whole run, that met both limits and did not fail."""
-    ends = [s.sent_s + s.token_s[-1] for s in samples if s.token_s]
-    good = [
-        s
-        for s in samples
-        if not s.failed and s.token_s[0] <= ttft_limit_s and (s.tpot_s or 0.0) <= tpot_limit_s
-    ]
-    return len(good) / max(ends) if ends else 0.0
+    traces = [sample.trace for sample in samples]
+    lasted = _lasted_s(traces)
+    limits = {"ttft_s": ttft_limit_s, "tpot_s": tpot_limit_s}
+    return goodput(traces, limits, lasted) if lasted else 0.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -203,8 +221,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompts = [f"{i} {args.prompt}" for i in range(args.requests)]  # none is another's prefix
     arrivals = [i / args.rate for i in range(args.requests)]
     samples = asyncio.run(run(args.url, prompts, arrivals, args.max_tokens, args.model))
-    print(json.dumps({"summary": summary(samples), "requests": list(map(vars, samples))}, indent=1))
+    found = {"summary": _finite(summary(samples)), "requests": list(map(vars, samples))}
+    print(json.dumps(found, indent=1, allow_nan=False))
     return 0 if all(not s.failed for s in samples) else 1
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: null stands for "never"."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if value == math.inf else value
 
 
 if __name__ == "__main__":

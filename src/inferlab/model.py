@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferlab.config import InvalidModelFile, ModelConfig
+from inferlab.config import InvalidModelFile, ModelConfig, require_runnable
 from inferlab.hf_folder import load_hf_weights
 from inferlab.kv_cache import KVCache
 from inferlab.mla import LatentCache
+from inferlab.paged_forward import Chunk, paged_forward
+from inferlab.paging import PagePool
 from inferlab.transformer import forward
 from inferlab.weights import Weights
 
@@ -54,6 +56,15 @@ class Model:
         if c.mla is not None:
             return LatentCache(c.n_layers, c.mla, n_sequences, capacity, dtype)
         return KVCache(c.n_layers, c.n_kv_heads, c.d_head, n_sequences, capacity, dtype)
+
+    def new_pool(self, n_pages: int, page_size: int = 16) -> PagePool:
+        """Empty pages of this model's sizes, for a serving engine."""
+        dtype = self.weights.embedding.dtype.type
+        return PagePool(self.config, n_pages, page_size, dtype)
+
+    def paged_forward(self, pool: PagePool, chunks: Sequence[Chunk]) -> np.ndarray:
+        """Logits after the last token of each chunk, (n_chunks, vocab_size): see paged_forward."""
+        return paged_forward(self.weights, self.config, pool, chunks)
 
     @property
     def n_params(self) -> int:
@@ -129,6 +140,7 @@ def load_hf_model(folder: Path) -> Model:
     from inferlab.tokenizer import Tokenizer
 
     config = ModelConfig.from_hf_config(folder)
+    require_runnable(config)
     file = folder / "tokenizer.json"
     tokenizer = Tokenizer.from_file(file, config.eos_ids) if file.exists() else None
     return Model(config, load_hf_weights(folder, config), tokenizer)

@@ -37,6 +37,21 @@ class Chunk:
         return self.start + len(self.tokens)
 
 
+def rows_of(chunks: Sequence[Chunk], page_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(tokens, positions, slots) of all chunks, one behind the other: (N,) each.
+
+    Raises ValueError for no chunks, an empty one, or a page table that is too short.
+    """
+    if not chunks or not all(len(chunk.tokens) for chunk in chunks):
+        raise ValueError("a pass needs at least one chunk, and each at least one token")
+    slots = [token_slots(c.page_table, c.start, len(c.tokens), page_size) for c in chunks]
+    return (
+        np.concatenate([np.asarray(chunk.tokens) for chunk in chunks]),
+        np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks]),
+        np.concatenate(slots),
+    )
+
+
 def paged_forward(
     weights: Weights, config: ModelConfig, pool: PagePool, chunks: Sequence[Chunk]
 ) -> np.ndarray:
@@ -45,15 +60,9 @@ def paged_forward(
     The page tables must have room for the new tokens, in pages that no other request holds.
 
     -> (n_chunks, vocab_size)
-    Raises ValueError for no chunks, an empty one, or a page table that is too short.
+    Raises ValueError as rows_of does.
     """
-    if not chunks or not all(len(chunk.tokens) for chunk in chunks):
-        raise ValueError("a pass needs at least one chunk, and each at least one token")
-    tokens = np.concatenate([np.asarray(chunk.tokens) for chunk in chunks])
-    positions = np.concatenate([np.arange(chunk.start, chunk.end) for chunk in chunks])
-    slots = np.concatenate(
-        [token_slots(c.page_table, c.start, len(c.tokens), pool.page_size) for c in chunks]
-    )
+    tokens, positions, slots = rows_of(chunks, pool.page_size)
     angles = position_angles(positions, config)
     x = weights.embedding[tokens][None]  # (1, N, d_model): all rows of one matrix
     for layer, block in enumerate(weights.layers):

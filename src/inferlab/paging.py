@@ -11,6 +11,7 @@ Source: Kwon et al. 2023, "PagedAttention" (arXiv 2309.06180), section 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -120,15 +121,17 @@ class PagePool:
     """
 
     def __init__(
-        self, config: ModelConfig, n_pages: int, page_size: int = 16, dtype: type = np.float32
+        self, config: ModelConfig, n_pages: int, page_size: int = 16, dtype: Any = np.float32
     ) -> None:
         if config.mla is not None:
             raise UnsupportedModel("pages hold keys and values; this model has latents (mla)")
         shape = (config.n_layers, n_pages, page_size, config.n_kv_heads, config.d_head)
         if min(shape) < 1:
             raise ValueError(f"n_pages and page_size must be at least 1, given {shape[1:3]}")
-        self.keys: np.ndarray = np.zeros(shape, dtype)
-        self.values: np.ndarray = np.zeros(shape, dtype)
+        self.keys, self.values = self._zeros(shape, dtype), self._zeros(shape, dtype)
+
+    def _zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return np.zeros(shape, dtype)
 
     @property
     def page_size(self) -> int:

@@ -119,4 +119,5 @@ def count_params(config: ModelConfig, n_experts_counted: int | None = None) -> i
         dense_params(plain)
         + config.n_layers * (any_attention_params(config) - attention_params(plain))
         + n_moe_layers * (moe - mlp_params(config))
+        + config.n_other_params
     )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlab.capacity import Deployment, pass_seconds, sequences_that_fit
+from inferlab.speculative import speedup
 
 
 def lever_gain(
@@ -48,6 +49,7 @@ def speculation_gain(
     one pass of gamma + 1 new tokens. It gives 1 + a + a² + … + a^gamma tokens on average, with a
     the acceptance (so gamma + 1 where a is 1). Without speculation a decode step gives 1 token. A
     pass takes the longer of reading and computing (pass_seconds). gamma 0 gives 1.0.
+    speedup(acceptance, gamma, draft_cost, verify_cost) of lesson 08 is there for the rest.
 
     Example: 8B-style in bf16, one H100, no context, acceptance 0.8, gamma 4, draft_cost 0.05:
     2.80 for 1 sequence, 0.78 for 256: there the pass that verifies is bound by computing.
@@ -55,8 +57,7 @@ def speculation_gain(
     """
     step_s = max(pass_seconds(deployment, 1, n_tokens, n_sequences))
     verify_s = max(pass_seconds(deployment, gamma + 1, n_tokens, n_sequences))
-    tokens = sum(acceptance**i for i in range(gamma + 1))
-    return tokens / (verify_s / step_s + gamma * draft_cost)
+    return speedup(acceptance, gamma, draft_cost, verify_s / step_s)
 
 
 def cost_per_million_tokens(

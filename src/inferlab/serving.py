@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 
 from inferlab.config import ModelConfig
-from inferlab.model import Model
-from inferlab.paged_forward import Chunk, paged_forward
+from inferlab.paged_forward import Chunk
 from inferlab.paging import PagePool
 from inferlab.scheduler import Request, Scheduler, Work
 
@@ -50,6 +50,20 @@ class StepRecord:
     n_empty_slots: int = 0
 
 
+class PagedModel(Protocol):
+    """What an engine must offer to be served: memory in pages, and a pass over them."""
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's sizes."""
+
+    def new_pool(self, n_pages: int, page_size: int = 16) -> PagePool:
+        """Empty pages of this model's sizes."""
+
+    def paged_forward(self, pool: Any, chunks: Sequence[Chunk]) -> np.ndarray:
+        """Logits after the last token of each chunk: (n_chunks, vocab_size)"""
+
+
 @dataclass
 class _Live:
     request: Request
@@ -61,10 +75,11 @@ class _Live:
 class ServingEngine:
     """Continuous batching over a real model, with paged keys and values.
 
+    model: inferlab.model.Model, or TorchModel on any device.
     n_pages pages of page_size tokens are all the memory there is for caches.
     """
 
-    model: Model
+    model: PagedModel
     n_pages: int = 512
     page_size: int = 16
     token_budget: int = 256
@@ -73,8 +88,7 @@ class ServingEngine:
     records: list[StepRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        dtype = self.model.weights.embedding.dtype.type
-        self.pool = PagePool(self.model.config, self.n_pages, self.page_size, dtype)
+        self.pool = self.model.new_pool(self.n_pages, self.page_size)
         self.scheduler = Scheduler(
             self.pool, self.token_budget, self.max_running, self.use_prefix_cache
         )
@@ -133,9 +147,7 @@ class ServingEngine:
         if not work:
             return []
         self._record(work, len(self.scheduler.waiting) - n_waiting)
-        logits = paged_forward(
-            self.model.weights, self.config, self.pool, [_chunk(w) for w in work]
-        )
+        logits = self.model.paged_forward(self.pool, [_chunk(w) for w in work])
         events = []
         for item, row in zip(work, logits, strict=True):
             finishes = item.finishes

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own habit)
 
-from inferlab.torch_cache import Places
-
 QUERY_ROWS = 128  # queries whose scores are held at once, in attend_in_blocks
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, places: Places) -> Tensor:
+class View(Protocol):
+    """What the queries may see, as torch_cache.Places says it."""
+
+    @property
+    def mask(self) -> Tensor | None: ...
+    @property
+    def plain(self) -> bool: ...
+    @property
+    def causal(self) -> bool: ...
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, places: View) -> Tensor:
     """Attention of the new queries over what they may see, merged to rows.
 
     q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head) -> (B * T, n_heads * d_head)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from inferlab.config import ModelConfig
+from inferlab.torch_attention import attend
 
 
 class TorchCache:
@@ -157,6 +158,13 @@ class Places:
         keys[self.row_index, :, self.positions] = k.transpose(1, 2)
         values[self.row_index, :, self.positions] = v.transpose(1, 2)
         return keys[:, :, : self.S], values[:, :, : self.S]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store new keys and values, and attend to all that the queries may see: rows, as attend.
+
+        q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, T, d_head)
+        """
+        return attend(q, *self.store(layer, k, v), self)
 
     def advance(self) -> None:
         """After the last layer: the new tokens are held."""

@@ -20,8 +20,11 @@ from torch import Tensor
 from inferlab.config import ModelConfig, UnsupportedModel
 from inferlab.device import compute_dtype, resolve
 from inferlab.operators import stretched_angles
+from inferlab.paged_forward import Chunk, rows_of
+from inferlab.paging import PagePool
 from inferlab.torch_cache import Places, TorchCache
 from inferlab.torch_layers import Block, Format, rms_norm
+from inferlab.torch_paged import PagedPlaces, TorchPagePool
 from inferlab.transformer import check_tokens
 from inferlab.weights import Weights
 
@@ -72,6 +75,10 @@ class TorchModel:
     def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> TorchCache:
         """An empty cache of this model's sizes, with room for `capacity` tokens before it grows."""
         return TorchCache(self.config, n_sequences, capacity, self.compute, self.device)
+
+    def new_pool(self, n_pages: int, page_size: int = 16) -> TorchPagePool:
+        """Empty pages of this model's sizes, for a serving engine."""
+        return TorchPagePool(self.config, n_pages, page_size, self.compute, self.device)
 
     def forward(
         self, tokens: Any, cache: TorchCache | None = None, last_only: bool = False
@@ -149,9 +156,27 @@ class TorchModel:
         x = rms_norm(x, self.final_gain, self.config.norm_eps)
         return self.head(x.to(self.compute)).view(B, -1, self.config.vocab_size)
 
-    def _turn_at(self, places: Places) -> tuple[Tensor, Tensor]:
+    @torch.inference_mode()
+    def paged_forward(self, pool: PagePool, chunks: Sequence[Chunk]) -> np.ndarray:
+        """Logits after the last token of each chunk, over pages: see paged_forward.py.
+
+        -> (n_chunks, vocab_size) float32
+        """
+        assert isinstance(pool, TorchPagePool)
+        tokens, _, _ = rows_of(chunks, pool.page_size)
+        ids = torch.as_tensor(tokens, dtype=torch.int64).to(self.device)
+        places = PagedPlaces(pool, chunks, ids.device, self.config.sliding_window)
+        turn = self._turn_at(places)
+        x = self.embedding.rows(ids).to(self.residual)  # (N, d_model)
+        for layer, block in enumerate(self.layers):
+            x = block(x, turn, places, layer)
+        last = torch.as_tensor(np.cumsum([len(c.tokens) for c in chunks]) - 1, device=ids.device)
+        x = rms_norm(x[last], self.final_gain, self.config.norm_eps)
+        return self.head(x.to(self.compute)).float().cpu().numpy()
+
+    def _turn_at(self, places: Places | PagedPlaces) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of the new positions, (T, d_head) or (B, 1, T, d_head)."""
-        if places.even:  # a slice costs nothing
+        if isinstance(places, Places) and places.even:  # a slice costs nothing
             cos, sin = (table[places.start : places.start + places.T] for table in self.turn)
             return cos, sin
         cos, sin = (table[places.positions][:, None] for table in self.turn)

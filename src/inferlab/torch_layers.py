@@ -18,8 +18,8 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own habit)
 
 from inferlab import dense_ops, quant_ops
 from inferlab.config import ModelConfig
-from inferlab.torch_attention import attend
 from inferlab.torch_cache import Places
+from inferlab.torch_paged import PagedPlaces
 from inferlab.weights import LayerWeights, Weights
 
 
@@ -155,7 +155,7 @@ class Block:
         return gains + sum(part.n_bytes for part in parts)
 
     def __call__(
-        self, x: Tensor, turn: tuple[Tensor, Tensor], places: Places, layer: int
+        self, x: Tensor, turn: tuple[Tensor, Tensor], places: Places | PagedPlaces, layer: int
     ) -> Tensor:
         eps = self.config.norm_eps
         normed = rms_norm(x, self.attention_gain, eps).to(self.compute)
@@ -165,7 +165,7 @@ class Block:
         return x + self.down(F.silu(gate).mul_(up))
 
     def _attend(
-        self, qkv: Tensor, turn: tuple[Tensor, Tensor], places: Places, layer: int
+        self, qkv: Tensor, turn: tuple[Tensor, Tensor], places: Places | PagedPlaces, layer: int
     ) -> Tensor:
         """(B * T, (n_heads + 2 n_kv_heads) d_head) -> (B * T, n_heads * d_head)"""
         c = self.config
@@ -177,8 +177,7 @@ class Block:
             turned = self._norm_heads(turned, self.gains)
         turned = rotate(turned.transpose(1, 2), turn)  # (B, n_heads + n_kv_heads, T, d_head)
         q, k = turned.narrow(1, 0, c.n_heads), turned.narrow(1, c.n_heads, c.n_kv_heads)
-        k, v = places.store(layer, k, v.transpose(1, 2))
-        return attend(q, k, v, places)
+        return places.attend(layer, q, k, v.transpose(1, 2))
 
     def _norm_heads(self, turned: Tensor, gains: tuple[Tensor, Tensor]) -> Tensor:
         """Norm queries and keys, head by head or (OLMoE) all heads as one vector."""

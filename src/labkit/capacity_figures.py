@@ -58,7 +58,9 @@ def memory_bar_figure(bars: Mapping[str, Mapping[str, float]], memory_bytes: flo
         if stray:
             raise ValueError(f"{name}: unknown parts {sorted(stray)}; known: {', '.join(PARTS)}")
         over = left > memory_bytes / 1e9 * 1.0001
-        plot.text(0, row - 0.36, f"{name}{': does not fit' if over else ''}", va="center")
+        label = f"{name}{': does not fit' if over else ''}"
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the end of memory
+        plot.text(0, row - 0.36, label, va="center", zorder=5, bbox=ground)
         said.append(f"{name}{' (does not fit)' if over else ''}: {', '.join(words)}")
     plot.axvline(memory_bytes / 1e9, label="end of memory", **LIMIT)
     plot.set_xlim(0, None)
@@ -160,6 +162,7 @@ COLUMNS = {
 }  # fmt: skip
 REASONS = {
     None: "", "memory": "does not fit", "ttft": "first token too late", "tpot": "tokens too slow",
+    "users": "too slow beside others' prompts",
 }  # fmt: skip
 
 
@@ -167,20 +170,20 @@ def plan_rows(plans: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """The cells of the planner's table, one row a plan.
 
     A plan has name, obstacle, usd_per_hour, and users, ttft_s, tpot_s and usd_per_million, which
-    are None where the obstacle leaves nothing to say.
+    are None where the obstacle leaves nothing to say; usd_per_hour is None where it is not known.
     """
     rows = []
     for plan in plans:
         seconds = [plan[key] for key in ("ttft_s", "tpot_s")]
-        cost = plan["usd_per_million"]
+        hour, cost = (plan[key] for key in ("usd_per_hour", "usd_per_million"))
+        obstacle = plan["obstacle"] or (None if plan["users"] else "users")
         rows.append(
             [
                 str(plan["name"]),
                 f"{plan['users']:,}" if plan["users"] else "–",
                 *("–" if value is None else format_seconds(value) for value in seconds),
-                f"{plan['usd_per_hour']:.2f}",
-                "–" if cost is None else f"{cost:.2f}",
-                REASONS[plan["obstacle"]],
+                *("–" if usd is None else f"{usd:.2f}" for usd in (hour, cost)),
+                REASONS[obstacle],
             ]
         )
     return rows
@@ -188,8 +191,10 @@ def plan_rows(plans: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 def plan_table(plans: Sequence[Mapping[str, Any]], caption: str) -> None:
     """Show plans as a table: HTML where it can be shown, else text."""
-    rows = plan_rows(plans)
-    heads = list(COLUMNS.values())
+    rows, heads = plan_rows(plans), list(COLUMNS.values())
+    if plans and all(plan["usd_per_hour"] is None for plan in plans):
+        priced = [i for i, name in enumerate(COLUMNS) if name.startswith("usd")]
+        *rows, heads = ([x for i, x in enumerate(r) if i not in priced] for r in (*rows, heads))
     cell = 'style="text-align:right;padding:0.25em 0.8em"'
     head = "".join(f'<th scope="col" {cell}>{html.escape(name)}</th>' for name in heads)
     body = "".join(

@@ -51,6 +51,8 @@ class Prediction:
         """Something a learner might type."""
         if self.choices:
             return "a"
+        if self.kind in units.COUNTS:
+            return f"128 {self.unit}"
         return "2.5x" if self.kind == "x" else f"12.5 {self.unit}".strip()
 
 

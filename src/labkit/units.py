@@ -21,6 +21,7 @@ COUNTS = {
     "layer": ("layer", "layers"),
     "head": ("head", "heads"),
     "row": ("row", "rows"),
+    "user": ("user", "users"),
     "GPU": ("GPU", "GPUs", "gpu", "gpus"),
 }
 NO_UNIT_NEEDED = {"", "x", *COUNTS}

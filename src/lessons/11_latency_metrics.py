@@ -552,7 +552,8 @@ if model and ready("poisson_arrivals", "throughput", "latency_report", "mm1_perc
 #   other, each far from filling the machine. At low load the measurement lies *above* the formula.
 # - While places are free there is no queue at all, so the curve stays flat for longer. Near the wall
 #   the measurement lies *below* the formula, also because the run ends before the queue has settled.
-# - Lengths of prompts and answers are not exponential, and memory (pages) can run out before places.
+# - Only the lengths of answers are exponential here; those of prompts are not, and real ones of neither.
+#   Memory (pages) can run out before places.
 #
 # Use the formula for where it breaks and for the reason why. Measure the rest.
 #

@@ -17,9 +17,9 @@
 # **Time** about 3 hours and a half: 2 h for fourteen exercises, the rest for reading, serving,
 # measuring, the written answer and the knowledge check.
 #
-# **You need** lessons 01 (roofline), 04 (KV cache) and 05 (grouped and latent attention): their
-# functions are used here as they are. Lessons 10 and 11 help with the server; what is used of them is
-# said again.
+# **You need** lessons 01 (roofline), 04 (KV cache) and 05 (grouped and latent attention), and for one
+# exercise 08 (speculation): their functions are used here as they are. Lessons 10 and 11 help with
+# the server; what is used of them is said again.
 #
 # | symbol | meaning | symbol | meaning |
 # |---|---|---|---|
@@ -27,7 +27,7 @@
 # | `n_prompt`, `n_output` | tokens in, tokens out | `n_sequences` | users served at once |
 # | `n_devices` | devices that share one copy | `n_heads`, `n_kv_heads` | query heads, KV heads |
 #
-# GB is 10⁹ bytes, GiB is 2³⁰ bytes. A "80 GB" device has 80 · 10⁹ bytes here; the real one shows
+# GB is 10⁹ bytes, GiB is 2³⁰ bytes. An "80 GB" device has 80 · 10⁹ bytes here; the real one shows
 # about 79.35 GiB, a little more than that.
 
 # %%
@@ -43,12 +43,16 @@ from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import Deployment, weights_read
 from inferlab.config import ModelConfig
 from inferlab.cost import forward_flops
-from inferlab.data import load_config, load_devices, model_preset
+from inferlab.data import ROOT, load_config, load_devices, model_preset
+from inferlab.hf_stored import read_stored
 from inferlab.load_client import goodput_per_s, load, summary
-from inferlab.serve.process import running_server
+from inferlab.speculative import speedup
 from labkit import capacity_figures, load_test, timing
 from labkit.device import describe, grading, not_measured
 from labkit.models import trained_model
+from labkit.plan import describe as describe_stored
+from labkit.plan import plan
+from labkit.plan_options import Workload
 from labkit.units import format_bytes, format_seconds
 
 # %% [markdown]
@@ -517,53 +521,51 @@ usd_per_hour = {
     "l40s": 0.90, "a100-80-sxm": 1.40, "h100-sxm": 2.50, "h200-sxm": 3.40, "mi300x": 2.20,
     "b200-sxm": 5.50,
 }  # fmt: skip
-workload = {"n_prompt": 1024, "n_output": 500}
-limits = {"ttft_limit_s": 0.5, "tpot_limit_s": 0.040}
-
-
-def plan(config, n_users, **more):
-    """Every device and number of devices, sized with your functions. -> rows for the table"""
-    rows = []
-    for name, usd in usd_per_hour.items():
-        for n in tensor_parallel_sizes(config, 8):
-            overhead = 0.09 * load_devices()[name]["memory_gb"] * 1e9
-            d = Deployment.on(
-                load_devices()[name], config, n, overhead_bytes=overhead, efficiency=0.7, **more
-            )
-            obstacle = first_obstacle(d, **workload, **limits)
-            users = 0 if obstacle else users_within(d, **workload, tpot_limit_s=0.040)
-            tpot = steady_tpot_s(d, **workload, n_sequences=users) if users else None
-            rows.append(
-                {
-                    "name": f"{n} x {name}", "obstacle": obstacle, "users": users, "tpot_s": tpot,
-                    "ttft_s": max(pass_seconds(d, workload["n_prompt"], 0)) if users else None,
-                    "usd_per_hour": n * usd,
-                    "usd_per_million": cost_per_million_tokens(d, users, tpot, usd) if tpot else None,
-                }
-            )  # fmt: skip
-    return rows
-
-
-if ready("tensor_parallel_sizes", "first_obstacle", "users_within", "choose_offer"):
-    plans = plan(llama_70b, 200)
-    capacity_figures.plan_table(plans, "Llama-3-70B, bf16, 1,024 in, 500 out, 0.5 s and 40 ms")
+workload = Workload(n_prompt=1024, n_output=500, ttft_limit_s=0.5, tpot_limit_s=0.040)
+PARTS = ("tensor_parallel_sizes", "first_obstacle", "users_within", "steady_tpot_s")
+PARTS += ("pass_seconds", "cost_per_million_tokens", "choose_offer")
+if ready(*PARTS):
+    my_parts = {name: globals()[name] for name in PARTS}
+    plans = plan(llama_70b, usd_per_hour, workload, my_parts)
+    capacity_figures.plan_table(plans, f"Llama-3-70B, bf16, {workload}")
     print("for 200 users:", choose_offer(plans, 200))
 
 # %% [markdown]
 # And one that cannot be done, with the reason for each:
 
 # %%
-if ready("tensor_parallel_sizes", "first_obstacle", "users_within", "choose_offer"):
-    limits = {"ttft_limit_s": 0.5, "tpot_limit_s": 0.002}
+if ready(*PARTS):
     try:
-        choose_offer(plan(llama_70b, 200), 200)
+        hurried = replace(workload, tpot_limit_s=0.002)
+        choose_offer(plan(llama_70b, usd_per_hour, hurried, my_parts), 200)
     except ValueError as error:
         print(error)
-    limits = {"ttft_limit_s": 0.5, "tpot_limit_s": 0.040}
 
 # %% [markdown]
 # A batch of one on eight B200 is still too slow for 2 ms a token at 70 % of the rates: only fewer bytes
 # would help. "No, because" is an answer too.
+#
+# ### Any model
+#
+# Every model on the Hugging Face hub has a `config.json`. Download one and put its path here; the
+# course keeps copies of a few. It also says how the weights are stored: those of gpt-oss-20b lie in
+# 4.25 bits where they belong to experts. `inferlab plan PATH` prints the same table on a command
+# line; it takes other devices, prompts and limits too.
+
+# %%
+path = ROOT / "data" / "configs" / "gpt-oss-20b.json"  # a path of your own: "/home/me/config.json"
+if ready(*PARTS):
+    stored = read_stored(path)
+    print("\n".join(describe_stored(stored, workload.n_prompt + workload.n_output)))
+    per_weight = stored.bytes_per_weight
+    plans = plan(stored.config, usd_per_hour, workload, my_parts, bytes_per_weight=per_weight)
+    size = f"{stored.config.n_params / 1e9:.1f} billion weights"
+    capacity_figures.plan_table(plans, f"{size}, {workload}")
+
+# %% [markdown]
+# Read the first lines before the table. A family that the reader does not know is refused by name;
+# what a count rests on, or leaves out, is said. And the bound has limits of its own: weights in 4 bits
+# are read at that size here, but a kernel that unpacks them slowly reaches a smaller share of the rates.
 #
 # ## 4. Measure
 #
@@ -594,6 +596,8 @@ own = 0 if grading() else load_test.show_parts()
 # **Before you run it:** one user alone, then four at once. What will happen to the time per token?
 
 # %%
+from inferlab.serve.process import running_server
+
 served = "tiny-target"
 model = trained_model(served)
 n_prompt, n_output, rate_per_s, n_requests = 64, 32, 4.0, 24

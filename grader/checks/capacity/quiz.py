@@ -44,7 +44,7 @@ PREDICTIONS = (
         question="Llama-3-70B in bf16 on four H100, prompts of 1,024 tokens, answers of 500. "
         "Memory holds 295 users at once. How many of them get a token every **40 ms**, if "
         "prefills and decode steps take turns and 70 % of the data sheet's rates is reached?",
-        unit="",
+        unit="users",
         answer=users_at_70_percent,
         because="Every user who leaves is replaced, and the new one's prompt must be read: 171 "
         "users need 171 prefills every 499 steps, 17.5 ms a step beside the 22.4 ms of the step "

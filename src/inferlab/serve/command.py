@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
+import socket
 import sys
 
 import uvicorn
 
-from inferlab.model import load_model
+from inferlab.engines import load_engine
 from inferlab.serve.app import Server
 from inferlab.serve.loop import EngineLoop
 from inferlab.serving import ServingEngine
@@ -21,7 +23,7 @@ def make_server(args: argparse.Namespace, parts: dict[str, str] | None = None) -
 
     parts: exercise -> "yours" or "reference", for the page.
     """
-    model = load_model(args.model)
+    model = load_engine(args.model, args.engine, args.device, args.dtype).model
     if model.tokenizer is None:
         raise ValueError(f"{args.model} came without a tokenizer; a server needs one")
     engine = ServingEngine(
@@ -38,10 +40,11 @@ def make_server(args: argparse.Namespace, parts: dict[str, str] | None = None) -
 
 def run_serve(args: argparse.Namespace, parts: dict[str, str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; then end what has begun. -> exit code"""
+    opened = open_port(args.host, args.port)  # first: what is taken is said before a model is read
     server = make_server(args, parts)
     pool = server.loop.engine.pool
     print(
-        f"serving {server.name} at http://{args.host}:{args.port}  "
+        f"serving {server.name} at http://{args.host}:{opened.getsockname()[1]}  "
         f"({args.pages} pages of {args.page_size} tokens, "
         f"{args.pages * pool.page_bytes / 1e6:.0f} MB; a live page is at /)",
         file=sys.stderr,
@@ -49,11 +52,23 @@ def run_serve(args: argparse.Namespace, parts: dict[str, str] | None = None) -> 
     )
     # uvicorn raises the signal again once it has drained: that is no reason to die of it.
     signal.signal(signal.SIGTERM, lambda *_: None)
-    uvicorn.run(
-        server.app(),
-        host=args.host,
-        port=args.port,
-        log_level="warning",
-        timeout_graceful_shutdown=DRAIN_S,
-    )
+    config = uvicorn.Config(server.app(), log_level="warning", timeout_graceful_shutdown=DRAIN_S)
+    uvicorn.Server(config).run(sockets=[opened])
     return 0
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Take this port; 0 takes any that is free. Raises ValueError, in plain words, if it is not."""
+    opened = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # right after one has ended
+    try:
+        opened.bind((host, port))
+        return opened
+    except OSError as error:
+        taken = "; another program listens there" if error.errno == errno.EADDRINUSE else ""
+        raise ValueError(
+            f"cannot open port {port} of {host} ({error.strerror}){taken}. "
+            "Choose another with --port N (0: any that is free)"
+        ) from None
+    except OverflowError:
+        raise ValueError(f"--port {port} must be between 0 and 65535") from None
