@@ -4,7 +4,7 @@
 `make build`. Submissions, grades and feedback get nbgrader's usual folders beside them.
 """
 
-from grader.nbgrader_steps import STUB, grading_steps, release_steps
+from grader.nbgrader_steps import STUB, grading_steps, release_steps, sanitize_steps
 
 c = get_config()  # noqa: F821 (the loader of this file provides it)
 
@@ -15,6 +15,7 @@ c.CourseDirectory.release_directory = "notebooks"
 c.GenerateAssignment.preprocessors = release_steps()
 c.ClearSolutions.code_stub = {"python": STUB}
 
+c.Autograde.sanitize_preprocessors = sanitize_steps()
 c.Autograde.autograde_preprocessors = grading_steps()
 c.Judge.timeout = 30  # seconds a cell
 

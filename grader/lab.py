@@ -18,7 +18,9 @@ from typing import Any, NoReturn
 import nbformat
 from filelock import FileLock
 
+from grader.classroom.reading import NotANotebook, read_bytes
 from grader.merge import Merge, merge
+from grader.problem import Problem
 from labkit.files import dated, write_whole
 
 Say = Callable[[str], None]
@@ -95,17 +97,17 @@ def read_notebook(path: Path) -> dict[str, Any]:
 
     Raises DamagedNotebook if the file is not a notebook, FileNotFoundError if there is none.
     """
+    return read(path)[0]
+
+
+def read(path: Path) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """As read_notebook, and what had to be mended to read it."""
     try:
-        notebook = nbformat.convert(nbformat.reader.reads(path.read_text(encoding="utf-8")), 4)
-        notebook["nbformat_minor"] = max(5, notebook["nbformat_minor"])
-        _, notebook = nbformat.validator.normalize(notebook)  # ids where a front end left none
-        nbformat.validate(notebook)
-    except FileNotFoundError:
-        raise
-    except Exception as trouble:  # nbformat raises what its parser raises: many kinds
-        first = str(trouble).splitlines()[0] if str(trouble) else type(trouble).__name__
-        raise DamagedNotebook(f"{path} is not a readable notebook ({first})") from trouble
-    return notebook
+        return read_bytes(path.read_bytes())
+    except NotANotebook as trouble:
+        earlier = path.parent / ".ipynb_checkpoints" / f"{path.stem}-checkpoint.ipynb"
+        hint = f". JupyterLab kept an earlier state: {earlier}" if earlier.is_file() else ""
+        raise DamagedNotebook(f"{path} is not a readable notebook: {trouble}{hint}") from trouble
 
 
 def notebook_text(notebook: dict[str, Any]) -> str:
@@ -148,11 +150,14 @@ def sync_lesson(root: Path, work: Path, lesson: str, say: Say = print) -> None:
     if base.exists() and base.read_text(encoding="utf-8") == new_text:
         return
     try:
-        merged = _merged(base, mine, release)
+        merged, mended = _merged(base, mine, release)
     except DamagedNotebook as trouble:
         beside = _put_beside(mine, new_text)
         say(f"{lesson}: {trouble}. It is left as it is; the released lesson lies at {beside}")
         return
+    if mended:
+        found = "; ".join(problem.what for problem in mended)
+        say(f"{lesson}: {found}. As it was: {keep_copy(mine)}")
     _store(merged, mine, new_text, lesson, say)
     write_whole(base, new_text)
 
@@ -167,13 +172,14 @@ def start_afresh(root: Path, work: Path, lesson: str) -> Path | None:
         return kept
 
 
-def _merged(base: Path, mine: Path, release: Path) -> Merge:
-    own, new = read_notebook(mine), read_notebook(release)
+def _merged(base: Path, mine: Path, release: Path) -> tuple[Merge, tuple[Problem, ...]]:
+    """The merge, and what had to be mended to read the learner's notebook."""
+    (own, mended), new = read(mine), read_notebook(release)
     try:
         old = read_notebook(base)
     except (DamagedNotebook, FileNotFoundError):
         old = {"cells": []}  # nothing is known to be untouched, so all of theirs wins
-    return merge(old, own, new)
+    return merge(old, own, new), mended
 
 
 def _store(merged: Merge, mine: Path, new_text: str, lesson: str, say: Say) -> None:
@@ -181,7 +187,7 @@ def _store(merged: Merge, mine: Path, new_text: str, lesson: str, say: Say) -> N
     if merged.outputs_lost:
         kept = keep_copy(mine)
         say(f"{lesson}: outputs of changed cells are cleared; with them, your copy is {kept}")
-    if text != mine.read_text(encoding="utf-8"):
+    if text.encode() != mine.read_bytes():
         write_whole(mine, text)
         say(f"{lesson}: updated to the new release; everything you wrote is kept")
     if merged.restored:

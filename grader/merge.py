@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+MAX_SOURCE = 100_000  # characters; a cell that is longer is nobody's answer, and slow to parse
+_IPYTHON = re.compile(r"^([ \t]*)[%!].*$", re.MULTILINE)
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
@@ -59,7 +63,7 @@ def merge(base: Notebook, mine: Notebook, new: Notebook) -> Merge:
 def label(cell: Cell) -> str:
     """How a person would name the cell: its grade id, or its first line of text."""
     first = next((line for line in text(cell).splitlines() if line.strip()), "(empty)")
-    return grading(cell).get("grade_id") or first[:60]
+    return grade_id(cell) or first[:60]
 
 
 def text(cell: Cell) -> str:
@@ -70,18 +74,32 @@ def text(cell: Cell) -> str:
 
 def grading(cell: Cell) -> dict[str, Any]:
     """nbgrader's metadata of the cell, {} where it has none."""
-    found = cell.get("metadata", {}).get("nbgrader", {})
+    metadata = cell.get("metadata")
+    found = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     return found if isinstance(found, dict) else {}
+
+
+def grade_id(cell: Cell) -> str:
+    """The name by which grading knows the cell, "" where it has none."""
+    found = grading(cell).get("grade_id")
+    return found if isinstance(found, str) else ""
+
+
+def parsed(source: str) -> ast.Module | None:
+    """The source as Python sees it, lines for IPython (%time, !ls) left out; None if it is none."""
+    if len(source) > MAX_SOURCE:
+        return None
+    try:
+        return ast.parse(_IPYTHON.sub(r"\1pass", source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: ((((((…
+        return None
 
 
 def defined_names(source: str) -> set[str]:
     """Functions and classes that the source defines at top level; none if it does not parse."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError):
-        return set()
+    module = parsed(source)
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in body if isinstance(node, kinds)}
+    return {node.name for node in module.body if isinstance(node, kinds)} if module else set()
 
 
 def is_needed(cell: Cell) -> bool:
@@ -110,12 +128,12 @@ def _give_ids_back(mine: list[Cell], released: Iterable[Cell]) -> None:
         taken.add(cell["id"])
     released = list(released)
     known = {cell["id"] for cell in released}
-    by_grade_id = {grading(c)["grade_id"]: c["id"] for c in released if "grade_id" in grading(c)}
+    by_grade_id = {grade_id(c): c["id"] for c in released if grade_id(c)}
     by_text = {(c["cell_type"], text(c)): c["id"] for c in released if text(c)}
     for number, cell in enumerate(mine):
         if cell["id"] in known:
             continue
-        found = by_grade_id.get(grading(cell).get("grade_id", ""))
+        found = by_grade_id.get(grade_id(cell))
         found = found or by_text.get((cell["cell_type"], text(cell)))
         if found and found not in taken:
             cell["id"] = found

@@ -1,4 +1,4 @@
-"""The two steps of nbgrader's pipelines that this course replaces, and the lists that name them.
+"""The steps of nbgrader's pipelines that this course adds or replaces, and the lists of them.
 
 `nbgrader_config.py` installs them. Everything else (gradebook, formgrader, late penalties,
 feedback, export) stays nbgrader's own.
@@ -13,12 +13,15 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbconvert.exporters.exporter import ResourcesDict
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict
 from nbgrader import preprocessors as stock
 from nbgrader.converters import Autograde, GenerateAssignment
 from traitlets import Enum, Integer, Unicode
 
+from grader.classroom.form import well_formed
 from grader.isolated.step import judge_notebook
+from grader.lab import course_root, read_notebook, released_path
+from grader.repair import repair
 
 ANSWER_PREFIX = "answer_"  # grade ids of knowledge-check answers begin so
 STUB = 'raise NotImplementedError("write this")'
@@ -49,6 +52,42 @@ class ClearSolutions(stock.ClearSolutions):
             return super().preprocess_cell(cell, resources, cell_index)
         finally:
             self.code_stub = usual
+
+
+class Repair(stock.NbGraderPreprocessor):
+    """Before nbgrader looks at a submission: what costs points without being wrong is mended.
+
+    A copied, split, deleted, retyped or retagged cell is as released again, and the learner's text
+    stays. What was done is logged and noted in the notebook's metadata, under inferlab.repairs.
+    """
+
+    def preprocess(
+        self, nb: NotebookNode, resources: ResourcesDict
+    ) -> tuple[NotebookNode, ResourcesDict]:
+        """The notebook as grading needs it."""
+        facts = resources["nbgrader"]
+        release = self._released(str(facts["assignment"]), str(facts["notebook"]))
+        book, problems = well_formed(nb)
+        if release.is_file():
+            book, found = repair(book, read_notebook(release))
+            problems += found
+        else:
+            self.log.warning("not repaired, because %s is not there", release)
+        for problem in problems:
+            self.log.warning("%s: %s; %s", facts["student"], problem.what, problem.cure)
+        book["metadata"]["inferlab"] = {"repairs": [problem.what for problem in problems]}
+        return from_dict(book), resources
+
+    def _released(self, assignment: str, notebook: str) -> Path:
+        """Where this course keeps the released notebook."""
+        owner = self.parent
+        while owner is not None and not hasattr(owner, "coursedir"):
+            owner = owner.parent
+        if owner is None:
+            return released_path(course_root(), assignment)
+        course = owner.coursedir
+        folder = course.format_path(course.release_directory, ".", assignment)
+        return Path(folder) / f"{notebook}.ipynb"
 
 
 class OwnPython(AsyncKernelManager):
@@ -92,12 +131,18 @@ class Judge(stock.Execute):
         if self.isolation != "none":
             lesson = str(resources["nbgrader"]["assignment"])
             graded = judge_notebook(nb, lesson, self.isolation)
-            nb.metadata["inferlab"] = {"isolation": self.isolation, "reasons": graded.reasons()}
+            self._note(nb, reasons=graded.reasons())
             return nb, resources
-        nb.metadata["inferlab"] = {"isolation": "none"}
+        self._note(nb)
         with TemporaryDirectory(prefix="inferlab-grading-") as ipython_dir:
             self._environment = grading_environment(Path(ipython_dir))
             return super().preprocess(nb, resources, km)
+
+    def _note(self, nb: NotebookNode, **facts: Any) -> None:
+        """Record how the notebook was judged, beside what was repaired before."""
+        before = nb.metadata.get("inferlab")
+        repairs = before.get("repairs", []) if isinstance(before, dict) else []
+        nb.metadata["inferlab"] = {"isolation": self.isolation, "repairs": repairs, **facts}
 
     def start_new_kernel(self, **kwargs: Any) -> None:
         """Start the kernel in the environment of grading."""
@@ -120,6 +165,11 @@ def _with_ours(steps: list[type]) -> list[type]:
 def release_steps() -> list[type]:
     """nbgrader's steps from solution to release, with our ClearSolutions."""
     return _with_ours(GenerateAssignment.preprocessors.default())
+
+
+def sanitize_steps() -> list[type]:
+    """nbgrader's steps that make a submission fit to be graded, after our Repair."""
+    return [Repair, *Autograde.sanitize_preprocessors.default()]
 
 
 def grading_steps() -> list[type]:

@@ -1,31 +1,38 @@
 """Find what would cost points in a notebook, say it in plain words, and repair it.
 
-nbgrader gives 0, with a message that does not help, for a graded cell that was copied or split and
-for a renamed file. Each problem is found by comparing with the released notebook: a cell is
-recognised by its id, then by its grade id, then by its text.
+nbgrader by itself gives 0, with a message that does not help, for a graded cell that was copied or
+split and for a renamed file. Each problem is found by comparing with the released notebook: a cell
+is recognised by its id, then by its grade id, by its text, by what it defines, and by its place.
 """
 
 from __future__ import annotations
 
-import ast
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grader import lab
-from grader.merge import Cell, Notebook, defined_names, grading, is_needed, text
+from grader.copies import free_id, index_of, make_ordinary, remove, repeated
+from grader.merge import Cell, Notebook, grade_id, grading, is_needed, text
+from grader.problem import Problem
+from grader.recognise import (
+    Released,
+    bound_names,
+    find_release,
+    given_names,
+    is_answer,
+    needed_cells,
+    recognise,
+    used_names,
+    where,
+)
 from labkit.files import write_whole
 
+__all__ = ["Problem", "diagnose", "find_release", "main", "n_written", "repair"]
 
-@dataclass(frozen=True)
-class Problem:
-    """kind: one word for tests and tables; what: the finding; cure: what --fix does."""
-
-    kind: str
-    cell: str
-    what: str
-    cure: str
+BY_HAND = ("conflict",)  # kinds of problems that only the author can mend
+ACTED_ON = {"skip-execution", "raises-exception"}  # tags that change how a cell is run
 
 
 def diagnose(mine: Notebook, release: Notebook) -> list[Problem]:
@@ -37,68 +44,85 @@ def repair(mine: Notebook, release: Notebook) -> tuple[Notebook, list[Problem]]:
     """A notebook that grades as its author meant it, and what was wrong with theirs.
 
     mine is not modified. The learner's code is kept wherever it does not stand twice; the caller
-    keeps a copy of the file all the same.
+    keeps a copy of the file all the same. Afterwards every graded cell of the release is there
+    once, of its type and with its metadata; checks have their text and stand below the answers
+    that they judge.
     """
-    book = copy.deepcopy(mine)
-    cells: list[Cell] = book["cells"]
-    released = {grading(c)["grade_id"]: c for c in release["cells"] if is_needed(c)}
+    book = copy.copy(mine)
+    cells: list[Cell] = [_own(cell) for cell in mine["cells"]]
+    book["cells"] = cells
+    released = needed_cells(release)
+    claims = _unusable_marks(cells)
     problems = [
         *_unknown_grade_ids(cells, released),
-        *_lost_metadata(cells, released),
-        *_repeated(cells, released),
+        *_lost_metadata(cells, released, release["cells"]),
+        *_claims(claims),
+        *repeated(cells, released),
         *_altered(cells, released),
         *_missing(cells, release["cells"], released),
+        *_out_of_order(cells, released),
+        *_lost_setup(cells, release["cells"]),
     ]
     return book, problems
 
 
-def find_release(path: Path, mine: Notebook, root: Path) -> str:
-    """The lesson that a notebook belongs to: by its file name, else by the cells it shares.
-
-    Raises UnknownLesson if it shares no graded cell with any lesson.
-    """
-    lessons = lab.released_lessons(root)
-    if path.stem in lessons:
-        return path.stem
-    best = max(lessons, key=lambda name: len(_shared(mine, root, name)), default="")
-    if not best or not _shared(mine, root, best):
-        known = ", ".join(lessons) or "none yet"
-        raise lab.UnknownLesson(f"{path} has no cell of any released lesson ({known})")
-    return best
+def _own(cell: Cell) -> Cell:
+    """The cell, to be changed as one likes; outputs are shared, for they are never looked at."""
+    own = copy.copy(cell)
+    own["metadata"] = copy.deepcopy(cell["metadata"]) if cell["metadata"] else {}
+    return own
 
 
-def _shared(mine: Notebook, root: Path, lesson: str) -> set[str]:
-    release = lab.read_notebook(lab.released_path(root, lesson))
-    needed = [c for c in release["cells"] if is_needed(c)]
-    return {c["id"] for c in needed} & {c["id"] for c in mine["cells"]} | (
-        {grading(c)["grade_id"] for c in needed}
-        & {grading(c).get("grade_id") for c in mine["cells"]}
-    )
+def n_written(mine: Notebook, release: Notebook) -> int:
+    """How many answers of the release are written in the notebook."""
+    released = needed_cells(release)
+    cells = {grade_id(cell): cell for cell in repair(mine, release)[0]["cells"]}
+    return sum(is_answer(m) and text(cells[n]) not in ("", text(m)) for n, m in released.items())
 
 
-# ---- the five findings -------------------------------------------------------------------------
+# ---- marks -------------------------------------------------------------------------------------
 
 
-def _unknown_grade_ids(cells: list[Cell], released: dict[str, Cell]) -> Iterator[Problem]:
+def _unusable_marks(cells: list[Cell]) -> list[Cell]:
+    """Take away marks that name no cell; return the cells that claimed something by them."""
+    claims = []
     for cell in cells:
-        name = grading(cell).get("grade_id")
-        if name is None or name in released:
+        if "nbgrader" in cell["metadata"] and not grade_id(cell):
+            claims += [cell] if is_needed(cell) else []
+            make_ordinary(cell)
+    return claims
+
+
+def _claims(claims: list[Cell]) -> Iterator[Problem]:
+    """What is said of those that were not recognised either."""
+    n = sum(not grade_id(cell) for cell in claims)
+    if n:
+        what = (
+            "a cell has a grading mark that names" if n == 1 else f"{n} cells have marks that name"
+        )
+        yield Problem("unknown", "", f"{what} no graded cell", "the mark goes; the text stays")
+
+
+def _unknown_grade_ids(cells: list[Cell], released: Released) -> Iterator[Problem]:
+    for cell in cells:
+        name = grade_id(cell)
+        if not name or name in released:
             continue
         if is_needed(cell):
             yield Problem(
                 "unknown",
-                name,
-                f"a cell claims to be the graded cell {name}, which this lesson does not have",
+                name[:80],
+                f"a cell claims to be the graded cell {name:.80}, which this lesson does not have",
                 "it becomes an ordinary cell; its text stays",
             )
-        _make_ordinary(cell)
+        make_ordinary(cell)
 
 
-def _lost_metadata(cells: list[Cell], released: dict[str, Cell]) -> Iterator[Problem]:
+def _lost_metadata(cells: list[Cell], released: Released, release: list[Cell]) -> Iterator[Problem]:
     """Some front ends drop the marks by which nbgrader knows a cell."""
-    present = {grading(cell).get("grade_id") for cell in cells}
+    present = {grade_id(cell) for cell in cells}
     for name, model in released.items():
-        cell = None if name in present else _recognise(cells, model)
+        cell = None if name in present else recognise(cells, model, release)
         if cell is None:
             continue
         cell["metadata"] = {**cell["metadata"], **copy.deepcopy(model["metadata"])}
@@ -110,170 +134,142 @@ def _lost_metadata(cells: list[Cell], released: dict[str, Cell]) -> Iterator[Pro
         )
 
 
-def _recognise(cells: list[Cell], model: Cell) -> Cell | None:
-    """The unmarked cell that is the released one: same id, same text, or same definition."""
-    free = [c for c in cells if not is_needed(c)]
-    names = defined_names(text(model)) if grading(model).get("solution") else set()
-    tests = (
-        lambda c: c["id"] == model["id"],
-        lambda c: bool(text(c)) and text(c) == text(model),
-        lambda c: bool(names) and c["cell_type"] == "code" and names <= defined_names(text(c)),
-    )
-    return next((cell for test in tests for cell in free if test(cell)), None)
+# ---- cells that were changed, and cells that are gone ------------------------------------------
 
 
-def _repeated(cells: list[Cell], released: dict[str, Cell]) -> Iterator[Problem]:
-    for name, model in released.items():
-        same = [c for c in cells if grading(c).get("grade_id") == name]
-        if len(same) < 2:
-            continue
-        if _join_split(cells, same, model):
-            yield Problem(
-                "split",
-                name,
-                f"the answer cell {name} was split in {len(same)}; grading would give 0",
-                "its pieces are joined again",
-            )
-            continue
-        kept = _first_with_code(same, model)
-        for other in (c for c in same if c is not kept):
-            if _says_something_else(other, kept, model):
-                _make_ordinary(other)
-                other["id"] = _free_id(cells, name)
-            else:
-                cells[:] = [c for c in cells if c is not other]
-        yield Problem(
-            "copied",
-            name,
-            f"the graded cell {name} is there {len(same)} times; grading would give 0",
-            "the first one with code is graded, copies of it go, other text stays ungraded",
-        )
-
-
-def _join_split(cells: list[Cell], pieces: list[Cell], model: Cell) -> bool:
-    """Join neighbouring pieces that make an answer only together; False if they do not."""
-    start = next(i for i, c in enumerate(cells) if c is pieces[0])
-    neighbours = [c is p for c, p in zip(cells[start:], pieces, strict=False)]
-    whole = "\n".join(text(piece) for piece in pieces)
-    torn = not all(_parses(text(piece)) for piece in pieces)
-    if not (torn and all(neighbours) and _parses(whole)):
-        return False
-    if not defined_names(text(model)) <= defined_names(whole):
-        return False
-    pieces[0]["source"] = whole
-    cells[start : start + len(pieces)] = [pieces[0]]
-    return True
-
-
-def _parses(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
-def _first_with_code(same: list[Cell], model: Cell) -> Cell:
-    """Of cells with one grade id: the first that is written; for a check the first unchanged."""
-    if not grading(model).get("solution"):
-        return next((c for c in same if text(c) == text(model)), same[0])
-    names = defined_names(text(model))
-    written = [c for c in same if text(c) and not _is_stub(c, model)]
-    whole = [c for c in written if names <= defined_names(text(c))]
-    return (whole or written or same)[0]
-
-
-def _says_something_else(other: Cell, kept: Cell, model: Cell) -> bool:
-    """True where the text must stay: it is neither a copy, nor another version of the answer.
-
-    Another version below the graded one would silently take its place.
-    """
-    if not text(other) or text(other) in (text(kept), text(model)):
-        return False
-    names = defined_names(text(model))
-    if grading(model).get("solution") and other["cell_type"] == "code":
-        return bool(names) and not names & defined_names(text(other))
-    return True
-
-
-def _is_stub(cell: Cell, model: Cell) -> bool:
-    return text(cell) == text(model)
-
-
-def _altered(cells: list[Cell], released: dict[str, Cell]) -> Iterator[Problem]:
-    """Checks whose text was edited, and marks that were edited in any cell."""
+def _altered(cells: list[Cell], released: Released) -> Iterator[Problem]:
+    """Checks whose text was edited, and types and marks that were edited in any cell."""
     for cell in cells:
-        name = grading(cell).get("grade_id")
-        model = released.get(name) if name else None
+        name = grade_id(cell)
+        model = released.get(name)
         if model is None:
             continue
-        is_answer = grading(model).get("solution")
-        wrong_kind = cell["cell_type"] != model["cell_type"]
-        if wrong_kind or (not is_answer and text(cell) != text(model)):
-            _become(cell, model, keep_text=bool(is_answer))
-            yield Problem(
-                "edited",
-                str(name),
-                f"the {'answer' if is_answer else 'check'} cell {name} was changed",
-                "it is as released again" + (", with your text" if is_answer else ""),
-            )
-        elif grading(cell) != grading(model):
-            cell["metadata"]["nbgrader"] = copy.deepcopy(grading(model))
-            yield Problem(
-                "metadata",
-                str(name),
-                f"the grading mark of {name} was changed",
-                "the mark is as released again",
-            )
+        answer = is_answer(model)
+        if cell["cell_type"] != model["cell_type"] or (not answer and text(cell) != text(model)):
+            kind = "answer" if answer else "check"
+            cure = "it is as released again" + (", with your text" if answer else "")
+            yield Problem("edited", name, f"the {kind} cell {name} was changed", cure)
+        if grading(cell) != grading(model):
+            what = f"the grading mark of {name} was changed{_how(grading(cell), grading(model))}"
+            yield Problem("metadata", name, what, "the mark is as released again")
+        tags = _tags(cell) & ACTED_ON - _tags(model)
+        if tags:
+            what = f"the cell {name} is tagged {' and '.join(sorted(tags))}"
+            yield Problem("metadata", name, what, "the tags go; the cell is run and graded")
+        _as_released(cell, model)
 
 
-def _become(cell: Cell, model: Cell, keep_text: bool) -> None:
-    source = cell["source"] if keep_text else model["source"]
-    cell.clear()
-    cell.update(copy.deepcopy(model))
-    cell["source"] = source
+def _tags(cell: Cell) -> set[str]:
+    tags = cell["metadata"].get("tags")
+    return {tag for tag in tags if isinstance(tag, str)} if isinstance(tags, list) else set()
 
 
-def _missing(
-    cells: list[Cell], model_cells: list[Cell], released: dict[str, Cell]
-) -> Iterator[Problem]:
+def _how(given: dict[str, Any], right: dict[str, Any]) -> str:
+    """ " (points: 100, released with 2)" """
+    shown = ("points", "grade", "solution", "locked")
+    differ = [key for key in shown if given.get(key) != right.get(key)]
+    said = [f"{k}: {given.get(k)!r:.20}, released with {right.get(k)!r:.20}" for k in differ]
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _as_released(cell: Cell, model: Cell) -> None:
+    """Type and metadata of the release, all of it, and a check's text; the learner's answer."""
+    own = {"id": cell["id"], "source": cell["source"]}
+    if cell["cell_type"] != model["cell_type"]:
+        cell.clear()
+        cell.update(copy.deepcopy(model), **own)
+    cell["metadata"] = copy.deepcopy(model["metadata"])
+    if not is_answer(model):
+        cell["source"] = model["source"]
+
+
+def _missing(cells: list[Cell], release: list[Cell], released: Released) -> Iterator[Problem]:
     """Graded cells that are gone come back after the cell they followed in the release."""
-    for position, model in enumerate(model_cells):
-        name = grading(model).get("grade_id")
-        if name not in released or any(grading(c).get("grade_id") == name for c in cells):
+    present = {grade_id(cell) for cell in cells}
+    for position, model in enumerate(release):
+        name = grade_id(model)
+        if name not in released or name in present:
             continue
-        back = copy.deepcopy(model)
-        if any(c["id"] == back["id"] for c in cells):
-            back["id"] = _free_id(cells, str(name))
-        cells.insert(_place(cells, model_cells[:position]), back)
-        kind = "answer" if grading(model).get("solution") else "check"
+        kind = "answer" if is_answer(model) else "check"
+        _put_back(cells, release, position)
         yield Problem(
             "missing",
-            str(name),
-            f"the {kind} cell {name} is gone; without it its points are lost",
+            name,
+            f"the {kind} cell {name} is gone",
             "it is put back as released",
         )
 
 
+def _put_back(cells: list[Cell], release: list[Cell], position: int) -> None:
+    model = release[position]
+    back = copy.deepcopy(model)
+    if any(c["id"] == back["id"] for c in cells):
+        back["id"] = free_id(cells)
+    place = _place(cells, release[:position])
+    names = given_names(text(model)) if not is_needed(model) or is_answer(model) else set()
+    for index, cell in enumerate(cells[:place]):
+        # Their own definition in another cell must not be shadowed by a returning stub.
+        if cell["cell_type"] == "code" and names & given_names(text(cell)):
+            place = index
+            break
+    cells.insert(place, back)
+
+
 def _place(cells: list[Cell], before: list[Cell]) -> int:
-    for model in reversed(before):
-        for index, cell in enumerate(cells):
-            known = grading(model).get("grade_id")
-            if cell["id"] == model["id"] or (known and grading(cell).get("grade_id") == known):
-                return index + 1
-    return 0
+    found = (where(cells, model) for model in reversed(before))
+    return next((index + 1 for index in found if index is not None), 0)
 
 
-def _make_ordinary(cell: Cell) -> None:
-    for key in ("nbgrader", "deletable", "editable"):
-        cell["metadata"].pop(key, None)
+def _out_of_order(cells: list[Cell], released: Released) -> Iterator[Problem]:
+    """A check must stand below every answer that it stood below in the release."""
+    by_name = {grade_id(cell): cell for cell in cells}
+    above: list[Cell] = []
+    moved = []
+    for name, model in released.items():
+        cell = by_name[name]
+        if is_answer(model):
+            above.append(cell)
+            continue
+        last = max((index_of(cells, c) for c in above), default=-1)
+        if index_of(cells, cell) > last:
+            continue
+        remove(cells, cell)
+        cells.insert(last, cell)  # one place less since the check is out
+        above.append(cell)
+        moved.append(name)
+    if moved:
+        shown = ", ".join(moved[:3]) + (f" and {len(moved) - 3} more" if len(moved) > 3 else "")
+        what = f"checks stand above answers that the lesson has above them ({shown})"
+        yield Problem("moved", moved[0], what, "they are moved below")
 
 
-def _free_id(cells: list[Cell], name: str) -> str:
-    taken, number = {c["id"] for c in cells}, 1
-    while f"own-{number}" in taken:
-        number += 1
-    return f"own-{number}"
+def _lost_setup(cells: list[Cell], release: list[Cell]) -> Iterator[Problem]:
+    """A released cell that is gone and gave names (imports, say) that graded cells use."""
+    seen = {c["id"] for c in cells} | {text(c) for c in cells}
+    gone = [
+        position
+        for position, model in enumerate(release)
+        if model["cell_type"] == "code" and not {model["id"], text(model)} & seen
+    ]
+    if not gone:
+        return
+    code = [text(c) for c in cells if c["cell_type"] == "code"]
+    bound = set().union(*map(bound_names, code))
+    used = set().union(*(used_names(text(c)) for c in cells if is_needed(c)))
+    for position in gone:
+        given = given_names(text(release[position]))
+        lost = given & (used - bound)
+        if not lost or "*" in bound or is_needed(release[position]):
+            continue
+        _put_back(cells, release, position)
+        bound |= given
+        words = ", ".join(sorted(lost)[:5])
+        yield Problem(
+            "missing",
+            "",
+            f"a cell of the lesson that graded cells need is gone (it gives {words})",
+            "it is put back as released",
+        )
 
 
 # ---- on the command line -----------------------------------------------------------------------
@@ -284,9 +280,10 @@ def main(path: Path, fix: bool, root: Path | None = None) -> int:
     root = root or lab.course_root()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    mine = lab.read_notebook(path)
+    mine, mended = lab.read(path)
     lesson = find_release(path, mine, root)
-    book, problems = repair(mine, lab.read_notebook(lab.released_path(root, lesson)))
+    book, found = repair(mine, lab.read_notebook(lab.released_path(root, lesson)))
+    problems = [*mended, *found]
     right = path.with_name(f"{lesson}.ipynb")
     for number, problem in enumerate(problems, 1):
         print(f"{number}. {problem.what}.\n   With --fix: {problem.cure}.")
@@ -300,7 +297,8 @@ def main(path: Path, fix: bool, root: Path | None = None) -> int:
     if not fix:
         print(f"To repair it (a dated copy is kept): inferlab doctor '{path}' --fix")
         return 1
-    return _write(path, right, book, bool(problems))
+    by_hand = [problem for problem in problems if problem.kind in BY_HAND]
+    return max(_write(path, right, book, problems != by_hand), bool(by_hand))
 
 
 def _naming(right: Path) -> str:

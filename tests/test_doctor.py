@@ -269,6 +269,47 @@ def test_a_file_that_is_no_notebook_is_refused(course: Course, content: str) -> 
     assert course.mine.read_text() == content
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_fix_makes_a_file_plain_that_jupyterlab_cannot_open(
+    course: Course, capsys: pytest.CaptureFixture, encoding: str
+) -> None:
+    sound = course.mine.read_bytes()
+    before = sound.decode().encode(encoding)
+    course.mine.write_bytes(before)
+    assert repair.main(course.mine, fix=False, root=course.root) == 1
+    assert "1. the file is UTF-" in capsys.readouterr().out
+    assert repair.main(course.mine, fix=True, root=course.root) == 0
+    assert course.mine.read_bytes() == sound
+    (kept,) = course.copies()
+    assert kept.read_bytes() == before
+
+
+def test_an_unfinished_merge_in_a_cell_is_left_to_its_author(
+    course: Course, capsys: pytest.CaptureFixture
+) -> None:
+    course.write(changed(OLD, intro="<<<<<<< local\nmine\n=======\ntheirs\n>>>>>>> remote"))
+    before = course.mine.read_bytes()
+    assert repair.main(course.mine, fix=True, root=course.root) == 1
+    assert "keep one side and delete the lines <<<<<<<" in capsys.readouterr().out
+    assert course.mine.read_bytes() == before
+    assert course.copies() == []
+
+
+def test_a_file_that_was_cut_off_says_where(course: Course) -> None:
+    course.mine.write_bytes(course.mine.read_bytes()[:-200])
+    with pytest.raises(lab.DamagedNotebook, match=r"breaks off in line \d+, in cell 3"):
+        repair.main(course.mine, fix=True, root=course.root)
+
+
+def test_of_a_damaged_file_the_earlier_state_is_named(course: Course) -> None:
+    earlier = course.mine.parent / ".ipynb_checkpoints" / f"{LESSON}-checkpoint.ipynb"
+    earlier.parent.mkdir()
+    shutil.move(course.mine, earlier)
+    course.mine.write_text("{")
+    with pytest.raises(lab.DamagedNotebook, match=r"kept an earlier state: .*-checkpoint\.ipynb"):
+        repair.main(course.mine, fix=True, root=course.root)
+
+
 # ---- the computer ------------------------------------------------------------------------------
 
 

@@ -229,6 +229,19 @@ def test_a_damaged_notebook_is_left_alone(course: Course, content: bytes) -> Non
     assert source(lab.read_notebook(course.new), "intro") == "# Better"
 
 
+def test_a_notebook_in_another_encoding_is_merged_and_kept_as_it_was(course: Course) -> None:
+    course.sync()
+    before = lab.notebook_text(changed(OLD, kv_bytes=MINE)).encode("utf-16")
+    course.mine.write_bytes(before)
+    course.release(changed(OLD, intro="# Better"))
+    said = course.sync()
+    assert "the file is UTF-16. As it was: " in said
+    (kept,) = course.copies()
+    assert kept.read_bytes() == before
+    assert source(course.read(), "intro") == "# Better"
+    assert source(course.read(), "kv_bytes") == MINE
+
+
 def test_after_a_damaged_notebook_is_mended_it_is_merged(course: Course) -> None:
     course.sync()
     course.mine.write_text("{")

@@ -1,0 +1,1 @@
+"""Grading a class: what was handed in is read, repaired, judged and reported."""
