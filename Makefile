@@ -21,7 +21,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve serve
+.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve
 .DEFAULT_GOAL := help
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make bench  measure every engine against transformers (10 to 20 minutes, computer left alone)"
 	@echo "make serve  serve the small model that comes with the course, at http://127.0.0.1:8000"
 	@echo "make bench-serve  two load clients against one server: do they agree? (5 minutes)"
+	@echo "make bench-grade  submissions a second, beside nbgrader's own autograding (10 minutes)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -81,6 +82,10 @@ bench-serve: env
 	@$(PY) -m grader.cli fetch smollm2
 	@echo "== inferlab: measuring; leave the computer alone meanwhile"
 	@INFERLAB_GUIDELLM=$(CURDIR)/$(VENV)-bench/bin/guidellm $(PY) -m benchmarks.serve $(ARGS)
+
+bench-grade: env
+	@echo "== inferlab: grading classes of 1, 30 and 300; leave the computer alone meanwhile"
+	@$(PY) -m benchmarks.grading $(ARGS)
 
 # The stamp holds the folder's path: an environment does not survive being moved.
 env:

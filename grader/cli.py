@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,6 +102,23 @@ def parser() -> argparse.ArgumentParser:
     _engine_options(serve, "float32")
 
     plan_options(verb("plan", run_plan, "size a deployment of any model from its config.json"))
+
+    grade = verb("grade", run_grade, "judge every submission of a lesson (for instructors)")
+    grade.add_argument("lesson", metavar="LESSON")
+    grade.add_argument("--from", dest="source", type=Path, metavar="FOLDER_OR_ZIP")
+    grade.add_argument("--jobs", type=int, metavar="N", help="at once (default: one a core)")
+    grade.add_argument("--scheduler", default="", metavar="tcp://…", help="of a dask cluster")
+    grade.add_argument("--isolation", default=isolation(), choices=("full", "limits", "none"))
+    grade.add_argument("--roster", type=Path, metavar="FILE", help="student ids, one a line")
+    grade.add_argument("--fresh", action="store_true", help="judge again what has not changed, too")
+    report = verb("report", run_report, "what a class knows, after inferlab grade")
+    report.add_argument("lesson", metavar="LESSON")
+    export = verb("export", run_export, "grades for Canvas, Moodle or a spreadsheet")
+    export.add_argument("--to", default="csv", choices=("csv", "canvas", "moodle"))
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: grades-KIND.csv")
+    export.add_argument("--lesson", action="append", default=[], help="only this (repeatable)")
+    for sub in (grade, report, export):
+        sub.add_argument("--course", type=Path, metavar="DIR", help="default: this folder")
 
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
@@ -261,6 +279,29 @@ def run_bench(args: argparse.Namespace) -> int:
     picture = bench_figure.save(bench_figure.draw(rows, model), args.out / "bench.png", text)
     print(f"written: {record} and {picture}")
     return 0
+
+
+def isolation() -> str:
+    """How far student code is kept in unless told otherwise."""
+    return os.environ.get("INFERLAB_ISOLATION", "full")
+
+
+def run_grade(args: argparse.Namespace) -> int:
+    from grader.classroom import grade
+
+    return grade.main(args)
+
+
+def run_report(args: argparse.Namespace) -> int:
+    from grader.classroom import report
+
+    return report.main(args)
+
+
+def run_export(args: argparse.Namespace) -> int:
+    from grader.classroom import export
+
+    return export.main(args)
 
 
 def run_build(args: argparse.Namespace) -> int:

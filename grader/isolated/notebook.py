@@ -45,6 +45,7 @@ class Result:
     earned: int
     reason: str = ""
     text: str = ""  # what a person reads
+    diagnosis: str = ""  # the likely mistake, if it is one that we know
 
 
 @dataclass
@@ -137,7 +138,8 @@ class _Grading:
         else:
             reason = reason_of(verdict)
             earned = points if verdict.passed else 0
-            result = Result(grade_id(cell), points, earned, reason, verdict.text())
+            text = verdict.text()
+            result = Result(grade_id(cell), points, earned, reason, text, verdict.diagnosis)
         self.graded.results.append(result)
         self.graded.outputs[index] = [outcome_output(result)]
 

@@ -25,7 +25,7 @@ from sandbox.endpoint import Endpoint, StandIn
 from sandbox.wire import BadMessage, PeerGone, TooLate, Wire
 from sandbox.zygote import by_value, errors
 
-LEVELS = ("full", "limits")
+LEVELS = ("full", "limits", "none")
 START_S = 120  # importing everything, on a slow computer
 
 
@@ -46,7 +46,7 @@ class OwnFault(Exception):
 
 @dataclass(frozen=True)
 class Isolation:
-    """How far student code is kept in. level: "full" or "limits" (see walls.level)."""
+    """How far student code is kept in. level: "full", "limits" or "none" (see walls.level)."""
 
     level: str = "full"
     limits: walls.Limits = field(default_factory=walls.Limits)
@@ -57,17 +57,18 @@ class Isolation:
 
 
 class Zygote:
-    """The process that forks students. Close it, or use it in a with block."""
+    """The process that forks students. Close it, or use it in a with block.
+
+    It needs seconds to import everything; the first fork() waits for that, the constructor doesn't.
+    """
 
     def __init__(self, isolation: Isolation) -> None:
         self.isolation = isolation
         self._scratch = tempfile.TemporaryDirectory(prefix="inferlab-students-")
-        ours, theirs = socket.socketpair()
-        self._control = ours
+        self._control, theirs = socket.socketpair()
         self._control.settimeout(START_S)
-        command = [sys.executable, "-m", "sandbox.zygote", str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command,
+        self._process: subprocess.Popen | None = subprocess.Popen(
+            [sys.executable, "-m", "sandbox.zygote", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env=_environment(self._scratch.name),
             cwd=self._scratch.name,
@@ -76,7 +77,7 @@ class Zygote:
             stderr=subprocess.PIPE,
         )
         theirs.close()
-        self._read_line()  # "ready"
+        self.pid, self._is_ready = self._process.pid, False
 
     def __enter__(self) -> Zygote:
         return self
@@ -87,15 +88,16 @@ class Zygote:
     def close(self) -> None:
         """End the zygote. Children end with their own connections."""
         self._control.close()
-        self._process.kill()
-        self._process.wait()
-        if self._process.stderr:
-            self._process.stderr.close()
-        self._scratch.cleanup()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+            if self._process.stderr:
+                self._process.stderr.close()
+            self._scratch.cleanup()
 
     def fork(self, under_judgement: Mapping[str, str]) -> Student:
         """A new student's process. under_judgement: what of the reference it must not have."""
-        ours, theirs = socket.socketpair()
         asked = {
             "isolation": self.isolation.level,
             "limits": asdict(self.isolation.limits),
@@ -103,9 +105,27 @@ class Zygote:
             "scratch": self._scratch.name,
             "under_judgement": dict(under_judgement),
         }
-        socket.send_fds(self._control, [json.dumps(asked).encode()], [theirs.fileno()])
+        sock, pid = self._ask(asked)
+        return Student(sock, pid)
+
+    def twin(self) -> Zygote:
+        """A second zygote, forked from this one: for another judge, and at once."""
+        other = object.__new__(Zygote)
+        other.isolation, other._scratch = self.isolation, self._scratch
+        other._control, other.pid = self._ask({"twin": True})
+        other._control.settimeout(START_S)
+        other._process, other._is_ready = None, False
+        return other
+
+    def _ask(self, request: dict[str, Any]) -> tuple[socket.socket, int]:
+        """Have a process forked. -> the connection to it, and its pid"""
+        if not self._is_ready:
+            self._read_line()
+            self._is_ready = True
+        ours, theirs = socket.socketpair()
+        socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
         theirs.close()
-        return Student(ours, int(self._read_line()))
+        return ours, int(self._read_line())
 
     def _read_line(self) -> str:
         line = b""
@@ -115,11 +135,15 @@ class Zygote:
             except TimeoutError:
                 part = b""
             if not part:
-                self._process.kill()
-                said = self._process.stderr.read() if self._process.stderr else b""
-                raise OwnFault(f"the zygote ended: {said.decode(errors='replace')[-2000:]}")
+                raise OwnFault(f"the zygote ended: {self._last_words()}")
             line += part
         return line.decode().strip()
+
+    def _last_words(self) -> str:
+        if self._process is None or self._process.stderr is None:
+            return "(it was forked from another)"
+        self._process.kill()
+        return self._process.stderr.read().decode(errors="replace")[-2000:]
 
 
 def readable() -> list[str]:

@@ -95,21 +95,29 @@ def _classes() -> list[type]:
 
 def main(descriptor: int) -> None:
     """Fork a child for each request, until the judge closes the socket."""
-    control = socket.socket(fileno=descriptor)
     preload()
-    control.sendall(b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
+    _answer(socket.socket(fileno=descriptor))
+
+
+def _answer(control: socket.socket) -> None:
+    control.sendall(b"ready\n")
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
         if not data:
             return
         if not descriptors:
             continue
+        asked = json.loads(data)
         pid = os.fork()
         if pid == 0:
             control.close()
+            given = socket.socket(fileno=descriptors[0])
+            if asked.get("twin"):  # a second zygote, for another judge, without importing again
+                _null_for(2)  # who waits for the end of the first one's words waits for it alone
+                return _answer(given)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _child(socket.socket(fileno=descriptors[0]), json.loads(data))
+            _child(given, asked)
         os.close(descriptors[0])
         control.sendall(f"{pid}\n".encode())
 
@@ -162,11 +170,15 @@ def _say(sock: socket.socket, error: BaseException) -> None:
             return
 
 
-def _close_all_but(kept: int) -> None:
+def _null_for(*descriptors: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        if standard != kept:
-            os.dup2(null, standard)
+    for descriptor in descriptors:
+        os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _close_all_but(kept: int) -> None:
+    _null_for(*(standard for standard in (0, 1, 2) if standard != kept))
     os.closerange(3, kept)
     os.closerange(kept + 1, 2**16)
 

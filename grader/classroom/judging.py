@@ -1,0 +1,151 @@
+"""Judge one submission: bytes in, results and a graded notebook out. Runs in a worker process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat.v4.rwbase import rejoin_lines
+from nbgrader import utils
+
+from grader import lab, registry
+from grader.classroom.intake import prepare
+from grader.isolated import step
+from grader.isolated.notebook import Result, checks, grade_id, is_check, under_judgement
+from grader.isolated.students import Zygote
+from grader.judge import hidden_seed
+from sandbox.zygote import by_value, errors
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to judge. data: the file's bytes, None where nothing was handed in."""
+
+    student: str
+    lesson: str
+    data: bytes | None
+    name: str  # of the file, as it was handed in
+    course: str
+    isolation: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of a task.
+
+    notebook: as text, with the outputs of every cell; "" if rejected. scores: of each graded cell
+    by nbgrader's own rule, None where a person has to read it; untouched: answers left as released.
+    """
+
+    student: str
+    results: tuple[Result, ...] = ()
+    problems: tuple[str, ...] = ()
+    rejected: str = ""
+    fault: str = ""
+    notebook: str = ""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    untouched: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+_one_at_a_time = threading.Lock()  # a worker may have threads; its zygote answers one judge
+
+
+def judge(task: Task) -> Judged:
+    """Never raises: a failure of ours is Judged.fault, and nobody's zero."""
+    begun = time.perf_counter()
+    try:
+        with _one_at_a_time:
+            return _judge(task, begun)
+    except Exception:
+        seconds = time.perf_counter() - begun
+        return Judged(task.student, fault=traceback.format_exc(limit=-4), seconds=seconds)
+
+
+def _judge(task: Task, begun: float) -> Judged:
+    course = Path(task.course)
+    prepared = prepare(task.data, task.lesson, task.name, course)
+    problems = tuple(f"{p.what}; {p.cure}" for p in prepared.problems)
+    if prepared.notebook is None:
+        lost = nothing(course, task.lesson, prepared.reason, prepared.text)
+        return Judged(task.student, lost, problems, rejected=prepared.text)
+    notebook = rejoin_lines(nbformat.from_dict(prepared.notebook))
+    graded = step.judge_notebook(notebook, task.lesson, task.isolation, own_zygote(task.isolation))
+    notebook.metadata["inferlab"] = {"isolation": task.isolation, "reasons": graded.reasons()}
+    scores = {c.metadata.nbgrader.grade_id: utils.determine_grade(c)[0] for c in _graded(notebook)}
+    return Judged(
+        task.student,
+        tuple(graded.results),
+        problems,
+        notebook=json.dumps(notebook, ensure_ascii=False, indent=1) + "\n",
+        scores=scores,
+        untouched=tuple(_untouched(notebook)),
+        seconds=time.perf_counter() - begun,
+    )
+
+
+def _graded(notebook: nbformat.NotebookNode) -> Iterator[nbformat.NotebookNode]:
+    return (cell for cell in notebook.cells if utils.is_grade(cell))
+
+
+def _untouched(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """Answers whose text is still the released one, as their checksums say."""
+    for cell in notebook.cells:
+        is_answer = utils.is_solution(cell) or utils.is_task(cell)
+        if is_answer and cell.metadata.nbgrader.get("checksum") == utils.compute_checksum(cell):
+            yield cell.metadata.nbgrader.grade_id
+
+
+def nothing(course: Path, lesson: str, reason: str, text: str) -> tuple[Result, ...]:
+    """Every check of a lesson, with nothing earned for one reason."""
+    return tuple(
+        Result(name, points, 0, reason, text) for name, points in worth(course, lesson).items()
+    )
+
+
+@lru_cache(maxsize=32)
+def worth(course: Path, lesson: str) -> dict[str, int]:
+    """Points of every check in a lesson's release, by grade id."""
+    known = checks(lesson)
+    cells = lab.read_notebook(lab.released_path(course, lesson))["cells"]
+    return {
+        grade_id(cell): int(cell["metadata"]["nbgrader"]["points"])
+        for cell in cells
+        if is_check(cell) and grade_id(cell) in known
+    }
+
+
+# ---- a worker's zygote -------------------------------------------------------------------------
+
+_given: dict[str, Zygote] = {}
+
+
+def warm(lesson: str) -> None:
+    """Do once what every worker would do for itself: it forks with all of this in memory."""
+    for exercise in registry.exercises(lesson):
+        exercise.visible_cases()
+        exercise.hidden_cases(hidden_seed())
+    checks(lesson)
+    under_judgement(lesson)
+    by_value()
+    errors()
+
+
+def begin(take: Callable[[], Any] | None) -> None:
+    """Start of a worker: take() gives it a zygote of its own, where the program has some ready."""
+    if take is not None:
+        zygote = take()
+        _given[zygote.isolation.level] = zygote
+
+
+def own_zygote(level: str) -> Zygote:
+    """This worker's zygote: the one it was given, or one that it starts."""
+    return _given.get(level) or step.zygote(level)
