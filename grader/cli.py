@@ -120,6 +120,15 @@ def parser() -> argparse.ArgumentParser:
     for sub in (grade, report, export):
         sub.add_argument("--course", type=Path, metavar="DIR", help="default: this folder")
 
+    explore = verb("explore", run_explore, "a page that shows memory, roofline and speed at once")
+    explore.add_argument("lesson", nargs="?", default="", help="open it as this lesson does")
+    explore.add_argument(
+        "--port", type=int, default=0, metavar="N", help="default: one that is free"
+    )
+    explore.add_argument(
+        "--no-browser", action="store_true", help="print the address, open nothing"
+    )
+
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
 
@@ -256,6 +265,14 @@ def run_plan(args: argparse.Namespace) -> int:
     from labkit.plan import run_plan as plan
 
     return plan(args)
+
+
+def run_explore(args: argparse.Namespace) -> int:
+    from grader import lab
+    from labkit.explorer.server import run
+
+    lesson = args.lesson and lab.find_lesson(args.lesson, lab.released_lessons(lab.course_root()))
+    return run(args.port, lesson[:2], not args.no_browser)
 
 
 def run_bench(args: argparse.Namespace) -> int:

@@ -236,6 +236,27 @@ def pass_seconds(
     )
 
 
+def compute_bound_from(deployment: Deployment, n_tokens: int, largest: int = 10**9) -> int | None:
+    """The fewest sequences of n_tokens tokens whose decode step computes as long as it reads.
+
+    None where not even `largest` of them do. It is cost.compute_bound_batch for every model: with
+    sliding windows, with latents, and with experts of which more sequences read more.
+    """
+
+    def computes(n_sequences: int) -> bool:
+        reading_s, computing_s = pass_seconds(deployment, 1, n_tokens, n_sequences)
+        return computing_s >= reading_s
+
+    if not computes(largest):
+        return None
+    # Computing grows evenly with every sequence, reading more and more slowly: they meet once.
+    low, high = 0, largest  # low does not compute as long as it reads, high does
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if computes(middle) else (middle, high)
+    return high
+
+
 def all_reduce_seconds(
     deployment: Deployment, n_tokens: int, link_bytes_per_s: float, bytes_per_activation: int = 2
 ) -> float:

@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 STYLES = {
     "8b-style": ModelConfig(32, 4096, 32, 8, 128, 14336, 128256, 8192, 500_000.0, 1e-5, False),
     "70b-style": ModelConfig(80, 8192, 64, 8, 128, 28672, 128256, 8192, 500_000.0, 1e-5, False),
+    "small-mha": ModelConfig(24, 2048, 32, 32, 64, 8192, 32000, 8192, tied_embeddings=False),
 }
-"""Sizes of the two models that most worked examples use."""
+"""Sizes of the models of most worked examples, and of a small one whose heads share nothing."""
 
 
 def load_models() -> dict[str, dict[str, Any]]:
@@ -39,7 +40,7 @@ def load_devices() -> dict[str, dict[str, Any]]:
 
 
 def model_preset(name: str) -> ModelConfig:
-    """Sizes of a named model: "8b-style", "70b-style", or the id of one in models.json.
+    """Sizes of a named model: one of STYLES, such as "8b-style", or the id of one in models.json.
 
     They serve arithmetic on parameters, caches and costs. Not every such model runs here.
 

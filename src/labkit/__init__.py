@@ -8,5 +8,5 @@ predictions  predict, lodge, confront
 questions    knowledge checks with a learner's own numbers
 device       which device, and whether to measure at all
 timing       measured seconds, bandwidth and FLOP/s, written down with the machine
-explore      things to turn and look at
+explorer     a model, a device and a load to turn: memory, roofline and speed at once
 """

@@ -288,12 +288,21 @@ def confront(prediction: Prediction, measured: Answer | None = None) -> None:
         text = f"Lodge a prediction first, then run this cell again; {_typed(prediction)}"
         put(f"<p>{inline_html(text)}</p>", text)
         return
-    seen = confrontation(prediction, measured)
+    columns = _columns(confrontation(prediction, measured))
+    put(_table(prediction, columns), _table_text(prediction, columns))
+
+
+def confrontation_html(prediction: Prediction) -> str:
+    """The same table of a lodged prediction as HTML, for whoever shows it in a place of its own."""
+    return _table(prediction, _columns(confrontation(prediction)))
+
+
+def _columns(seen: Confrontation) -> dict[str, str]:
     columns = {"your prediction": seen.yours, "computed": seen.computed}
     if seen.measured is not None:
         columns["measured"] = seen.measured
     columns["yours / measured" if seen.measured else "yours / computed"] = seen.ratio
-    put(_table(prediction, columns), _table_text(prediction, columns))
+    return columns
 
 
 def _table(prediction: Prediction, columns: dict[str, str]) -> str:

@@ -43,6 +43,7 @@ from inferlab.data import load_config, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_cache_bytes
 from labkit import roofline_figures, timing
 from labkit.device import describe, grading, not_measured, pick
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.units import format_bytes, format_quantity, format_seconds
 
@@ -563,6 +564,13 @@ confront("rl_never")
 # of its own, ends at 85. So "a large enough batch makes decoding compute-bound" holds for short texts
 # only. And note what a batch past the balance would do: throughput stays, and everybody waits longer.
 #
+# The same arithmetic with knobs. Raise the batch, then the context: watch the decode step climb the roof,
+# the two speeds part, and the mark of the memory come closer. Lodge what you expect under "try it" first.
+
+# %%
+explore("01")
+
+# %% [markdown]
 # ## 4. Measure
 #
 # Two figures describe *your* machine as well, and they need no data sheet: time a product that only

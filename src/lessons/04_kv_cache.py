@@ -40,7 +40,7 @@ from inferlab.kv_cache import AttentionLayer, key_drift
 from inferlab.model import Model
 from labkit import kv_figures, kv_pictures, timing
 from labkit.device import describe, grading, not_measured
-from labkit.explore import kv_explorer
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
@@ -337,13 +337,14 @@ from inferlab.kv_cache import longest_context
 check("longest_context")
 
 # %% [markdown]
-# Now turn the knobs. The bar is drawn by **your** `kv_cache_bytes`, the weights are counted exactly
-# (8.03 billion at 2 bytes: 16.06 GB). Try: at which context do 16 users of the 8B-style model no longer
-# fit on 80 GB? Does a 70B-style model in bf16 ever fit there? What does one byte a number buy?
+# Now turn the knobs. The weights are counted exactly (8.03 billion at 2 bytes: 16.06 GB), and what **your**
+# `kv_cache_bytes` says of the cache stands under the picture. Try: at which context do 16 users of the
+# 8B-style model no longer fit on 80 GB? Does a 70B-style model in bf16 ever fit there? What does one byte
+# a number buy?
 
 # %%
 if ready("kv_cache_bytes"):
-    kv_explorer(kv_cache_bytes)
+    explore("04", kv_cache_bytes)
 
 # %% [markdown]
 # <details><summary>What you should have found</summary>

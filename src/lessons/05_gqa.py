@@ -52,6 +52,7 @@ from inferlab.operators import (
 )
 from labkit import gqa_figures, gqa_measure, kv_pictures, timing
 from labkit.device import describe, grading, not_measured
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
@@ -449,6 +450,13 @@ if ready("decode_attention_intensity"):
 # is multi-query: 71 heads on one. (Its larger brothers, 40B and 180B, have 8 KV heads.) And absorbed
 # MLA: 128 heads on one latent, 242. DeepSeek traded cheap arithmetic for dear bytes, on purpose.
 #
+# Turn the attention of one model through its kinds, and see what its cache, its users and its speed make
+# of it. (MLA is there for the models that were made with it.)
+
+# %%
+explore("05")
+
+# %% [markdown]
 # ## 4. Measure
 #
 # ### Attention of one step

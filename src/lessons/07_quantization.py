@@ -54,6 +54,7 @@ from inferlab.quantized_model import (
 )
 from labkit import quant_figures, timing
 from labkit.device import describe, grading, not_measured
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.units import format_bytes
 
@@ -804,6 +805,13 @@ if not grading():
 
 # %%
 confront("qz_batch_speed")
+
+# %% [markdown]
+# What fewer bytes buy depends on what else is read: turn the precision of weights and cache, then the
+# batch. Lodge what you expect under "try it" first.
+
+# %%
+explore("07")
 
 # %% [markdown]
 # ## 5. Explain

@@ -46,6 +46,7 @@ from inferlab.speculate_lookup import LookupStats, generate_lookup
 from inferlab.speculative import kept_law, laws_after, require_same_vocab
 from labkit import speculative_figures, timing
 from labkit.device import describe, grading, not_measured, pick, torch_module
+from labkit.explorer import explore
 from labkit.models import trained_model
 
 # %% [markdown]
@@ -417,6 +418,13 @@ from inferlab.speculative import best_gamma
 
 # %% check="best_gamma"
 check("best_gamma")
+
+# %% [markdown]
+# Turn acceptance, draft length and batch: at which batch does speculation stop paying? The dotted grey
+# line is each user without it.
+
+# %%
+explore("08")
 
 # %% [markdown]
 # ### A draft for nothing

@@ -46,6 +46,7 @@ from inferlab.params import count_params, expert_params, router_params
 from inferlab.weights import LayerWeights, present
 from labkit import expert_use, moe_figures, timing
 from labkit.device import describe, grading, not_measured, pick
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.units import format_bytes
 
@@ -381,6 +382,12 @@ confront("me_step_ratio")
 # What a mixture buys, in one line: memory of 36 billion, arithmetic of 8 billion, and reading that walks
 # from the one to the other as the batch grows. (Keys and values come on top, as in any model: lesson 04.)
 #
+# Turn the batch of a mixture, and watch how many experts a step reads; then try a dense model beside it.
+
+# %%
+explore("09")
+
+# %% [markdown]
 # ### Who keeps the experts busy?
 #
 # A router that is left alone learns to send everything to a few experts: they get the training, get

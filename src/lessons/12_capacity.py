@@ -49,6 +49,7 @@ from inferlab.load_client import goodput_per_s, load, summary
 from inferlab.speculative import speedup
 from labkit import capacity_figures, load_test, timing
 from labkit.device import describe, grading, not_measured
+from labkit.explorer import explore
 from labkit.models import trained_model
 from labkit.plan import describe as describe_stored
 from labkit.plan import plan
@@ -545,6 +546,12 @@ if ready(*PARTS):
 # A batch of one on eight B200 is still too slow for 2 ms a token at 70 % of the rates: only fewer bytes
 # would help. "No, because" is an answer too.
 #
+# One device at a time, with knobs: which control turns a plan that does not fit into one that does?
+
+# %%
+explore("12")
+
+# %% [markdown]
 # ### Any model
 #
 # Every model on the Hugging Face hub has a `config.json`. Download one and put its path here; the

@@ -153,10 +153,10 @@ def assert_measured(page: LabPage) -> None:
 
 def turn_the_knob(page: LabPage) -> None:
     """Move the first slider by keyboard; its number, the text and the figure must follow."""
-    slider = page.panel.locator(".widget-slider").first
+    cell = page.cells().filter(has=page.page.locator(".widget-slider"))
+    slider, picture = cell.locator(".widget-slider").first, cell.locator("img")
     handle, readout = slider.locator(".noUi-handle"), slider.locator(".widget-readout")
-    controls = page.panel.locator(".widget-vbox", has=page.page.locator(".widget-slider")).last
-    picture, said = controls.locator("img"), controls.locator("[role=status]")
+    said = cell.locator("[role=status]", has_text="tokens on")
     handle.scroll_into_view_if_needed()
     before = readout.text_content(), said.text_content(), picture.get_attribute("src")
     handle.focus()
@@ -168,4 +168,4 @@ def turn_the_knob(page: LabPage) -> None:
     after = readout.text_content(), said.text_content(), picture.get_attribute("src")
     assert all(old != new for old, new in zip(before, after, strict=True)), (before[:2], after[:2])
     page.settled()
-    page.shot("4-solved-slider", controls)
+    page.shot("4-solved-slider", slider)
