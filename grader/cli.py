@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line as argparse sees it."""
     from inferlab import speculate_cli
+    from labkit.interview import command as interview
 
     top = argparse.ArgumentParser(
         prog="inferlab",
@@ -128,6 +129,10 @@ def parser() -> argparse.ArgumentParser:
     explore.add_argument(
         "--no-browser", action="store_true", help="print the address, open nothing"
     )
+
+    drill = verb("drill", run_drill, "interview practice: drills, mock interviews, a report")
+    interview.add_arguments(drill)
+    drill.add_argument("--sheet", type=Path, metavar="FILE", help="open questions, for nbgrader")
 
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
@@ -319,6 +324,17 @@ def run_export(args: argparse.Namespace) -> int:
     from grader.classroom import export
 
     return export.main(args)
+
+
+def run_drill(args: argparse.Namespace) -> int:
+    from grader import registry
+    from labkit.interview import command
+
+    if args.sheet is not None:
+        from grader import interview_sheet
+
+        return interview_sheet.main(args)
+    return command.run(args, registry.questions(), registry.predictions())
 
 
 def run_build(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import labkit.drill
+import labkit.drill_panel
 import labkit.predictions
 import labkit.questions
 from grader import registry
@@ -210,7 +210,18 @@ def drill(lesson: str, minutes: float = 5) -> None:
     if not questions:
         known = ", ".join(registry.lessons())
         raise ValueError(f"no questions in lesson {lesson!r}; lessons: {known}")
-    labkit.drill.drill(questions, minutes)
+    labkit.drill_panel.drill(questions, minutes)
+
+
+def interview(**choice: Any) -> None:
+    """Practise for an interview: questions of all lessons and of the interview bank.
+
+    interview(topic="kv-cache", level="senior", weak=True, n=10, minutes=5, seed=1), or a mock
+    interview: interview(mock=30, scenario="rag").
+    """
+    from labkit.interview.notebook import show
+
+    show(registry.questions(), **choice)
 
 
 class Answers(labkit.questions.Answers):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from labkit import display
-from labkit import drill as drills
-from labkit.drill import Drill, Panel, Summary, clock_text
+from labkit import drill_panel as drills
+from labkit.drill import Drill, Summary, clock_text
+from labkit.drill_panel import Panel
 from labkit.questions import Question
 
 SIZE = Question(

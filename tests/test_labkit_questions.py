@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from labkit.questions import Answers, Question, equal_length, faults
+from labkit.questions import MIXED_PREFIXES, Answers, Question, equal_length, faults
 from labkit.units import Quantity
 
 WRONG_HEADS = "n_heads in place of n_kv_heads"
@@ -274,3 +274,58 @@ def test_a_count_may_be_followed_by_the_word_for_what_is_counted():
     ]:
         answers["q"] = given
         assert answers.judge("q").passed == passed, given
+
+
+# ---- open questions ----------------------------------------------------------------------------
+
+OPEN = Question(
+    "open",
+    "04_kv_cache",
+    3,
+    text=lambda p: "Why?",
+    why=lambda p: "Because.",
+    rubric={"mechanism": "how it works", "number": "how large", "limit": "when not"},
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "score", "passed"),
+    [
+        ("1 1 1", 1.0, True),
+        ("1, ½, 0", 0.5, False),
+        ("1;1/2;.5", 2 / 3, False),
+        ("0 0 0", 0.0, False),
+    ],
+)
+def test_an_open_answer_has_the_mean_of_its_marks(given, score, passed):
+    answers = Answers("ada", {"open": OPEN})
+    answers["open"] = given
+    result = answers.judge("open")
+    assert (result.score, result.passed) == (pytest.approx(score), passed)
+    assert result.message.endswith("of 3")
+
+
+@pytest.mark.parametrize("given", ["1 1", "1 1 2", "yes", "1 1 1 1"])
+def test_marks_that_cannot_be_read_earn_nothing_and_say_what_is_asked(given):
+    answers = Answers("ada", {"open": OPEN})
+    answers["open"] = given
+    result = answers.judge("open")
+    assert result.score == 0
+    assert "for each of: mechanism, number, limit" in result.message
+    assert faults(OPEN) == []
+
+
+def test_a_slip_earns_half_and_gb_for_gib_has_a_name():
+    answers = Answers("ada", {KV.id: KV})
+    right = KV.answer(answers.params(KV.id))
+    for text, score, slips in (
+        (f"{right} B", 1.0, ()),
+        (f"{right / 2} B", 0.5, ("keys alone",)),
+        (f"{right / 2**30:.9f} GB", 0.5, (MIXED_PREFIXES,)),
+        (f"{right * 1.3} B", 0.0, ()),
+        ("", 0.0, ()),
+    ):
+        answers[KV.id] = text
+        result = answers.judge(KV.id)
+        assert (result.score, result.slips) == (score, slips)
+        assert result.points == (KV.points if score == 1 else 0)  # a knowledge check gives no half

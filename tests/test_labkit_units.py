@@ -112,3 +112,23 @@ def test_what_is_written_is_read_back(value, kind):
     again = units.parse(text)
     assert again.kind == kind
     assert again.value == pytest.approx(value, rel=1e-4)
+
+
+FACTORS = {"B": 1, "kB": 1e3, "KiB": 2**10, "MB": 1e6, "MiB": 2**20, "GB": 1e9, "GiB": 2**30}
+FACTORS |= {"TB": 1e12, "TiB": 2**40, "ms": 1e-3, "s": 1, "%": 1, "x": 1, "tok/s": 1, "": 1}
+FACTORS |= {"TFLOP": 1e12, "GFLOP/s": 1e9, "GB/s": 1e9, "KiB/token": 2**10}
+
+
+@given(
+    st.decimals("0.001", "999999999", places=3),
+    st.sampled_from(sorted(FACTORS)),
+    st.sampled_from(["", "≈", "~", "about ", "= "]),
+    st.sampled_from(["{:f}", "{:,f}", "{:.9e}", "{:_f}"]),
+    st.sampled_from(["", " "]),
+)
+def test_a_number_is_read_however_people_write_it(number, unit, about, form, gap):
+    """Thousands grouped or not, powers of ten, ≈ before it, any prefix, a blank or none."""
+    value = float(number) if "_" in form else number  # a Decimal knows no underscores
+    quantity = units.parse(f"{about}{form.format(value)}{gap}{unit}")
+    assert quantity.value == pytest.approx(float(number) * FACTORS[unit], rel=1e-8)
+    assert quantity.number == pytest.approx(float(number), rel=1e-8)

@@ -1,27 +1,22 @@
 """A timed drill: knowledge-check questions one after another, each time with fresh numbers.
 
-Drill is the logic, with a clock and a generator handed in; Panel shows it as widgets; drill() is
-what a notebook calls. Nothing of a drill is stored.
+Drill is the logic, with a clock and a generator handed in. drill_panel.py shows it as widgets, the
+package interview runs it in a terminal. Nothing is stored here.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
 import numpy as np
 
 from labkit import units
-from labkit.device import grading
-from labkit.display import box, in_kernel, inline_html, put
-from labkit.questions import Answers, Question, Result
+from labkit.questions import Answers, Question, Result, marks
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,8 @@ class Asked:
     @property
     def form(self) -> str:
         """How an answer is written."""
+        if self.question.rubric:
+            return f"a mark of 0, ½ or 1 for each of: {', '.join(self.question.rubric)}"
         if self.choices:
             return f"one of the letters {', '.join(self.choices)}"
         if self.question.kind in units.NO_UNIT_NEEDED:
@@ -47,7 +44,9 @@ class Asked:
 
     @property
     def right(self) -> str:
-        """The right answer, as it would be typed; a choice with its text."""
+        """The right answer, as it would be typed; a choice with its text; a rubric in words."""
+        if self.question.rubric:
+            return "; ".join(f"{part}: {text}" for part, text in self.question.rubric.items())
         answer = self.answers.worked(self.question.id)
         if self.choices:
             return f"{answer}) {self.choices[answer]}"
@@ -61,7 +60,7 @@ class Asked:
         """The misconceptions behind an answer; a wrong choice is one, in its own words."""
         if not self.choices or result.passed:
             return result.slips
-        chosen = self.choices[_letter(text)]
+        chosen = self.choices[letter(text)]
         return (": ".join((f"“{chosen}”", *result.slips)),)
 
     def text(self) -> str:
@@ -86,16 +85,20 @@ class Feedback:
     right: str = ""
     why: str = ""
     met: tuple[str, ...] = ()
+    is_open: bool = False
 
     def lines(self) -> list[str]:
         """For the reader; `code` and **bold** as in Markdown."""
         said = self.result.message
         if self.again:
             return [f"**… try again**: {said}"]
-        if self.result.passed:
+        if self.is_open:
+            lines = [f"**{said}** by your own marks", self.why]
+        elif self.result.passed:
             lines = [f"**✓ right**, after {self.seconds:.0f} s", self.why]
         else:
-            lines = [f"**✗ not right**: {said}", f"The answer is **{self.right}**.", self.why]
+            half = " (half a mark)" if self.result.score == 0.5 else ""
+            lines = [f"**✗ not right**: {said}{half}", f"The answer is **{self.right}**.", self.why]
         return [*lines, "Time was up: this one does not count."] if self.late else lines
 
 
@@ -130,29 +133,33 @@ class Drill:
     """Asks questions in random order, all of them before one comes again, until time is up.
 
     clock() gives seconds; rng draws the order and the numbers. The time runs from start(), or
-    from the first question. Raises ValueError for no questions, two of one id, or minutes that are
-    not more than 0.
+    from the first question; minutes None: without end. in_order: each once, as given, and no more.
+    on_answer is called with each question, what was answered, and the feedback. Raises ValueError
+    for no questions, two of one id, or minutes that are not more than 0.
     """
 
     def __init__(
         self,
         questions: Sequence[Question],
-        minutes: float = 5,
+        minutes: float | None = 5,
         *,
         rng: np.random.Generator,
         clock: Callable[[], float] = monotonic,
+        in_order: bool = False,
+        on_answer: Callable[[Asked, str, Feedback], None] | None = None,
     ) -> None:
         self.questions = {question.id: question for question in questions}
         if not questions or len(self.questions) != len(questions):
             ids = [question.id for question in questions]
             raise ValueError(f"a drill needs questions, each with an id of its own; given {ids}")
-        if not 0 < minutes < float("inf"):
+        if minutes is not None and not 0 < minutes < float("inf"):
             raise ValueError(f"minutes={minutes} must be more than 0, and finite")
-        self.seconds = 60.0 * minutes
+        self.seconds = float("inf") if minutes is None else 60.0 * minutes
         self.asked: Asked | None = None  # the question that is open
         self._rng, self._clock = rng, clock
         self._start_s: float | None = None
-        self._ahead: list[str] = []  # ids, the next one last
+        self._in_order, self._on_answer = in_order, on_answer
+        self._ahead = [*self.questions][::-1] if in_order else []  # ids, the next one last
         self._last_id = ""
         self._answered: list[Feedback] = []
         self._n_skipped = 0
@@ -174,16 +181,23 @@ class Drill:
         return self.remaining() == 0
 
     def next_question(self) -> Asked | None:
-        """The next question with fresh numbers; None when time is up. An open one is skipped."""
+        """The next question with fresh numbers; None at the end. An open one is skipped."""
         self.start()
         if self.over:
             return None
         self._n_skipped += self.asked is not None
+        self.asked = None
+        if self._in_order and not self._ahead:
+            return None
         question_id = self._next_id()
         learner = f"drill {self._rng.integers(2**62)}"
         answers = Answers(learner, {question_id: self.questions[question_id]})
         self.asked = Asked(self.questions[question_id], answers, self._clock())
         return self.asked
+
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Do not ask these, where they are still to come."""
+        self._ahead = [name for name in self._ahead if name not in ids]
 
     def _next_id(self) -> str:
         if not self._ahead:
@@ -207,9 +221,19 @@ class Drill:
         if not _readable(asked, text):
             return Feedback(result, seconds, again=True)
         met = asked.met(text, result)
-        feedback = Feedback(result, seconds, late=late, right=asked.right, why=asked.why, met=met)
+        feedback = Feedback(
+            result,
+            seconds,
+            late=late,
+            right=asked.right,
+            why=asked.why,
+            met=met,
+            is_open=bool(asked.question.rubric),
+        )
         self._answered.append(feedback)
         self.asked = None
+        if self._on_answer is not None:
+            self._on_answer(asked, text, feedback)
         return feedback
 
     def summary(self) -> Summary:
@@ -226,14 +250,17 @@ class Drill:
         )
 
 
-def _letter(text: str) -> str:
+def letter(text: str) -> str:
+    """The letter of a choice, however it is written: \"(B).\" -> \"b\"."""
     return text.strip().casefold().strip("().: ")
 
 
 def _readable(asked: Asked, text: str) -> bool:
     """False for an answer that is no answer: blank, no such letter, no number, unknown unit."""
+    if asked.question.rubric:
+        return marks(asked.question, text) is not None
     if asked.choices:
-        return _letter(text) in asked.choices
+        return letter(text) in asked.choices
     try:
         units.parse(text)
     except ValueError:
@@ -245,153 +272,3 @@ def clock_text(seconds: float) -> str:
     """Whole seconds as mm:ss, rounded up, so that 00:00 means the end."""
     whole = int(-(-seconds // 1))
     return f"{whole // 60:02d}:{whole % 60:02d}"
-
-
-# ---- widgets -----------------------------------------------------------------------------------
-
-
-class Panel:
-    """A drill as widgets. box is what to display."""
-
-    def __init__(self, drill: Drill) -> None:
-        import ipywidgets as w
-
-        self.drill, self.finished = drill, False
-        self._ticker: asyncio.Task[None] | None = None
-        self.start_button = w.Button(description="start", button_style="primary")
-        self.answer_button = w.Button(description="answer", button_style="primary")
-        self.next_button = w.Button(description="skip")
-        self.end_button = w.Button(description="end")
-        self.clock = w.HTML()
-        self.question = w.Output()
-        # Sent when the field is left or Enter is pressed, so no half-typed value lags behind.
-        self.field = w.Text(description="answer", continuous_update=False)
-        self.letters = w.RadioButtons(description="answer", options=["a"])
-        self.feedback = w.HTMLMath(value=_status([]))
-        buttons = w.HBox([self.start_button, self.answer_button, self.next_button, self.end_button])
-        body = [self.clock, self.question, self.field, self.letters, buttons, self.feedback]
-        self.box = w.VBox(body)
-        self.start_button.on_click(lambda _: self._start())
-        self.answer_button.on_click(lambda _: self._answer())
-        self.next_button.on_click(lambda _: self._next())
-        self.end_button.on_click(lambda _: self.finish())
-        self.field.on_msg(self._on_enter)
-        self._show_only(self.start_button)
-        self._tell_time()
-
-    def _show_only(self, *shown: Any) -> None:
-        every = [self.start_button, self.answer_button, self.next_button, self.end_button]
-        for widget in [*every, self.field, self.letters]:
-            widget.layout.display = None if widget in shown else "none"
-
-    def _start(self) -> None:
-        if self.drill.asked is not None or self.finished:
-            return
-        self.drill.start()
-        with contextlib.suppress(RuntimeError):  # no loop: the clock then moves at each click
-            loop = asyncio.get_running_loop()
-            self._ticker = loop.create_task(self._tick())
-        self._next()
-
-    async def _tick(self) -> None:
-        while not self.finished and self.box.comm is not None:
-            self._tell_time()
-            if self.drill.over:
-                self.finish()
-            await asyncio.sleep(0.5)
-
-    def _tell_time(self) -> None:
-        text = clock_text(self.drill.remaining())
-        value = f'<span role="timer" style="font-weight:bold">time left {text}</span>'
-        if self.clock.value != value:
-            self.clock.value = value
-
-    def _next(self) -> None:
-        asked = None if self.finished else self.drill.next_question()
-        if asked is None:
-            self.finish()
-            return
-        self._tell_time()
-        self.feedback.value = _status([])
-        self.question.outputs = (_markdown(f"{asked.text()}\n\n*Answer: {asked.form}.*"),)
-        self.next_button.description = "skip"
-        entry = self.letters if asked.choices else self.field
-        self.field.value = ""
-        self.letters.options = list(asked.choices) or ["a"]
-        self.letters.value = None
-        self._show_only(entry, self.answer_button, self.next_button, self.end_button)
-        entry.focus()
-
-    def _on_enter(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        """Enter in the field. The value itself arrives just after this message."""
-        if content.get("event") != "submit":
-            return
-        try:
-            asyncio.get_running_loop().call_later(0.2, self._answer)
-        except RuntimeError:
-            self._answer()
-
-    def _answer(self) -> None:
-        asked = self.drill.asked
-        if asked is None or self.finished:
-            return
-        given = self.letters.value if asked.choices else self.field.value
-        feedback = self.drill.answer(given or "")
-        self._tell_time()
-        self.feedback.value = _status(feedback.lines())
-        if self.drill.over:
-            self.finish()
-        elif not feedback.again:
-            self.next_button.description = "next"
-            entry = self.letters if asked.choices else self.field
-            self._show_only(entry, self.next_button, self.end_button)
-            self.next_button.focus()
-
-    def finish(self) -> None:
-        """Stop the clock and show the summary, below the last feedback."""
-        if self.finished:
-            return
-        self.finished = True
-        self._tell_time()
-        if self._ticker is not None:
-            self._ticker.cancel()
-        self._show_only()
-        summary = "".join(f"<li>{inline_html(line)}</li>" for line in self.drill.summary().lines())
-        over = "time is up" if self.drill.over else "ended"
-        self.feedback.value += (
-            f'<div role="status"><b>The drill: {over}</b><ul>{summary}</ul></div>'
-        )
-
-
-def _status(lines: list[str]) -> str:
-    body = "<br>".join(inline_html(line) for line in lines)
-    return f'<div role="status" style="line-height:1.6;margin-top:0.4em">{body}</div>'
-
-
-def _markdown(text: str) -> dict[str, Any]:
-    data = {"text/markdown": text, "text/plain": text}
-    return {"output_type": "display_data", "data": data, "metadata": {}}
-
-
-def drill(questions: Sequence[Question], minutes: float = 5) -> None:
-    """Show a timed drill over the questions; where there are no widgets, say how to run it.
-
-    Raises ValueError for no questions, two of one id, or minutes that are not more than 0.
-    """
-    logic = Drill(questions, minutes, rng=np.random.default_rng())
-    size = f"A drill of {minutes:g} minutes over {len(questions)} kinds of question"
-    if grading():
-        return _say(f"{size} is skipped while grading.")
-    if not in_kernel():
-        return _say(f"{size}: run this cell in JupyterLab, then click **start**.")
-    from IPython.display import display
-
-    bundle = Panel(logic).box._repr_mimebundle_()
-    data = bundle[0] if isinstance(bundle, tuple) else bundle
-    text = f"{size}: run this cell again to start it."
-    display({**data, "text/plain": text}, raw=True)
-    return None
-
-
-def _say(text: str) -> None:
-    put(box(text), text.replace("**", ""))

@@ -262,11 +262,29 @@ def _ratio(prediction: Prediction, lodged: store.Lodged | None, seen: Answer | N
         return "–"
     if prediction.choices:
         return "as you said" if lodged.value == seen else "not as you said"
+    ratio = _quotient(lodged, seen)
+    return "–" if ratio is None else _in_words(ratio)
+
+
+def _quotient(lodged: store.Lodged, seen: Answer) -> float | None:
     try:
         ratio = units.parse(lodged.value).value / float(seen)
     except (ValueError, ZeroDivisionError):
-        return "–"
-    return _in_words(ratio) if math.isfinite(ratio) else "–"
+        return None
+    return ratio if math.isfinite(ratio) else None
+
+
+def lodged_over_computed(prediction: Prediction) -> float | None:
+    """The lodged prediction over the right answer; of choices 1.0 for the right one, else 0.0.
+
+    None where nothing was lodged or no answer can be had. Never raises.
+    """
+    lodged, right = store.prediction(prediction.id), None
+    if lodged is not None:
+        right, _ = _computed(prediction)
+    if lodged is None or right is None:
+        return None
+    return float(lodged.value == right) if prediction.choices else _quotient(lodged, right)
 
 
 def _in_words(ratio: float) -> str:

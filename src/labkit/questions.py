@@ -21,13 +21,15 @@ LETTERS = "abcdefgh"
 
 @dataclass(frozen=True)
 class Question:
-    """One question. Numeric (answer, and unit where it has one) or of choices (right one first).
+    """One question: numeric (answer, and unit where it has one), of choices (right one first), or
+    open (rubric), which the reader marks.
 
     draw: a generator -> the learner's parameters; text: parameters -> Markdown.
     answer: parameters -> the right value in base units (bytes, seconds, FLOP …).
     unit: what is asked for ("B", "MB", "tok/s", "x"), None for a plain number.
     choices: the right one first; they are shuffled for each learner. notes: a wrong choice -> what
-    it confuses. slips: a named misconception -> the wrong value it gives.
+    it confuses. slips: a named misconception -> the wrong value it gives. rubric: what a full
+    answer to an open question has -> what earns the mark for it, of 0, ½ and 1.
     why: parameters -> the explanation, shown after a right answer.
     """
 
@@ -43,10 +45,11 @@ class Question:
     tolerance: float = 0.005
     slips: Mapping[str, Callable[[Params], float]] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    rubric: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.answer is None) == (not self.choices):
-            raise ValueError(f"question {self.id!r} needs either an answer or choices")
+        if [self.answer is not None, bool(self.choices), bool(self.rubric)].count(True) != 1:
+            raise ValueError(f"question {self.id!r} needs either an answer or choices or a rubric")
         if self.choices and not 2 <= len(set(self.choices)) == len(self.choices) <= len(LETTERS):
             raise ValueError(f"question {self.id!r} needs 2 to {len(LETTERS)} different choices")
         if stray := set(self.notes) - set(self.choices[1:]):
@@ -61,7 +64,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Result:
-    """How one answer was judged. outcome: "passed", "failed" or "not run"."""
+    """How one answer was judged. outcome: "passed", "failed" or "not run".
+
+    score: 0 to 1; half for a number that a known slip explains, the mean mark of an open answer.
+    """
 
     question: str
     outcome: str
@@ -69,6 +75,7 @@ class Result:
     points: int
     why: str = ""
     slips: tuple[str, ...] = ()
+    score: float = 0.0
 
     @property
     def passed(self) -> bool:
@@ -93,6 +100,7 @@ class Answers(MutableMapping[str, Any]):
         self.questions = dict(questions)
         self._on_result = on_result
         self._given: dict[str, Any] = {}
+        self._drawn: dict[str, Params] = {}
 
     def __getitem__(self, question_id: str) -> Any:
         return self._given.get(self.question(question_id).id, ...)
@@ -123,7 +131,10 @@ class Answers(MutableMapping[str, Any]):
     def params(self, question_id: str) -> Params:
         """The numbers that this learner gets."""
         question = self.question(question_id)
-        return question.draw(_generator(self.learner, question.id, "draw"))
+        if question.id not in self._drawn:
+            rng = _generator(self.learner, question.id, "draw")
+            self._drawn[question.id] = question.draw(rng)
+        return dict(self._drawn[question.id])
 
     def choices(self, question_id: str) -> dict[str, str]:
         """letter -> choice, in this learner's order; empty for a numeric question."""
@@ -154,6 +165,8 @@ class Answers(MutableMapping[str, Any]):
     def worked(self, question_id: str) -> str:
         """The right answer for this learner, as it would be typed."""
         question = self.question(question_id)
+        if question.rubric:
+            return " ".join("1" for _ in question.rubric)
         if question.answer is None:
             options = self.choices(question_id)
             return next(a for a, choice in options.items() if choice == question.choices[0])
@@ -169,6 +182,8 @@ class Answers(MutableMapping[str, Any]):
         given = self[question_id]
         if given is ... or given is None or (isinstance(given, str) and not given.strip()):
             outcome: _Found = ("not run", "not answered yet", ())
+        elif question.rubric:
+            outcome = _judge_open(question, given)
         elif question.choices:
             outcome = _judge_choice(question, self.choices(question_id), given)
         else:
@@ -176,13 +191,16 @@ class Answers(MutableMapping[str, Any]):
         state, message, slips = outcome
         points = question.points if state == "passed" else 0
         why = question.why(self.params(question_id)) if state == "passed" else ""
-        result = Result(question_id, state, message, points, why, slips)
+        result = Result(
+            question_id, state, message, points, why, slips, _score(question, given, state, slips)
+        )
         if self._on_result is not None:
             self._on_result(result)
         return result
 
 
 _Found = tuple[str, str, tuple[str, ...]]  # outcome, message, names of slips
+MIXED_PREFIXES = "GB and GiB mixed: 1 GB = 10^9 B, 1 GiB = 2^30 B"
 
 
 def _normal(learner: str) -> str:
@@ -197,6 +215,8 @@ def _generator(learner: str, question_id: str, purpose: str) -> np.random.Genera
 
 
 def _form(question: Question) -> str:
+    if question.rubric:
+        return f'"{" ".join("½" for _ in question.rubric)}"'
     if question.choices:
         return '"a"'
     if question.kind in units.NO_UNIT_NEEDED:
@@ -205,6 +225,31 @@ def _form(question: Question) -> str:
 
 
 # ---- judging -----------------------------------------------------------------------------------
+
+
+def marks(question: Question, given: Any) -> list[float] | None:
+    """The marks of an open answer, as "1 ½ 0" or "1, 0.5, 0"; None where they cannot be read."""
+    read = {"0": 0.0, "0.5": 0.5, ".5": 0.5, "½": 0.5, "1/2": 0.5, "1": 1.0}
+    words = re.split(r"[\s,;]+", str(given).strip())
+    if len(words) != len(question.rubric) or not all(word in read for word in words):
+        return None
+    return [read[word] for word in words]
+
+
+def _judge_open(question: Question, given: Any) -> _Found:
+    found = marks(question, given)
+    if found is None:
+        parts = ", ".join(question.rubric)
+        return "failed", f"{given!r} is not a mark of 0, ½ or 1 for each of: {parts}", ()
+    total = f"{sum(found):g} of {len(found)}"
+    return ("passed" if min(found) == 1 else "failed"), total, ()
+
+
+def _score(question: Question, given: Any, state: str, slips: tuple[str, ...]) -> float:
+    if question.rubric and state != "not run":
+        found = marks(question, given) or [0.0]
+        return sum(found) / len(found)
+    return 1.0 if state == "passed" else 0.5 if slips and not question.choices else 0.0
 
 
 def _judge_choice(question: Question, options: dict[str, str], given: Any) -> _Found:
@@ -232,7 +277,7 @@ def _judge_number(question: Question, params: Params, given: Any) -> _Found:
     if _near(quantity.value, right, question.tolerance):
         return "passed", "right", ()
     if trouble := _si_for_binary(question, quantity, right):
-        return "failed", trouble, ()
+        return "failed", trouble, (MIXED_PREFIXES,)
     slips = {name: float(wrong(params)) for name, wrong in question.slips.items()}
     named = tuple(
         n for n, value in slips.items() if _near(quantity.value, value, question.tolerance)

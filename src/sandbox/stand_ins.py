@@ -9,7 +9,10 @@ import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
-VERBS = ("check", "confront", "drill", "hint", "predict", "progress", "reset", "solution")
+VERBS = (
+    *("check", "confront", "drill", "hint", "interview"),
+    *("predict", "progress", "reset", "solution"),
+)
 
 
 def grader_module() -> ModuleType:

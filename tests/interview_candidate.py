@@ -1,0 +1,77 @@
+"""A candidate who sits at the drill's table: what is known, how fast, with which misconceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from grader import registry
+from labkit.drill import Asked, Feedback
+from labkit.interview.bank import Bank, load
+from labkit.interview.history import History
+from labkit.interview.session import Clocks, Session
+from labkit.interview.spec import Item
+from labkit.units import Quantity
+
+
+def whole_bank() -> Bank:
+    return load(registry.questions())
+
+
+@dataclass
+class Time:
+    """A clock and a calendar that move when told to."""
+
+    seconds: float = 1000.0
+    date: datetime = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+
+    def clocks(self) -> Clocks:
+        return Clocks(lambda: self.seconds, lambda: self.date)
+
+    def pass_by(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.date += timedelta(seconds=seconds)
+
+
+@dataclass
+class Candidate:
+    """Answers right, but for what they believe (ids of misconceptions).
+
+    pace: time taken over time expected. guesses: takes any of a question's choices.
+    """
+
+    believes: frozenset[str] = frozenset()
+    pace: float = 0.7
+    guesses: np.random.Generator | None = None
+    given: dict[str, str] = field(default_factory=dict)
+
+    def answer(self, item: Item, asked: Asked) -> str:
+        question = asked.question
+        if question.rubric:
+            return " ".join("1" for _ in question.rubric)
+        if asked.choices and self.guesses is not None:
+            return str(self.guesses.choice(list(asked.choices)))
+        held = [slip for slip, name in item.met_by.items() if name in self.believes]
+        if not held:
+            return asked.answers.worked(question.id)
+        if asked.choices:
+            return next(letter for letter, text in asked.choices.items() if text == held[0])
+        wrong = question.slips[held[0]](asked.answers.params(question.id))
+        return f"{float(wrong)!r} {Quantity(0, question.kind).kind}".strip()
+
+
+def sit(
+    candidate: Candidate, bank: Bank, history: History, items: list[Item], time: Time, seed: int = 0
+) -> list[Feedback]:
+    """Let the candidate answer all items."""
+    session = Session(bank, history, items, seed, clocks=time.clocks())
+    given = []
+    while (asked := session.drill.next_question()) is not None:
+        item = session.item(asked)
+        text = candidate.answer(item, asked)
+        time.pass_by(candidate.pace * item.seconds)
+        given.append(session.drill.answer(text))
+    session.end()
+    return given
