@@ -5,6 +5,7 @@
 """
 
 from grader.nbgrader_steps import STUB, grading_steps, release_steps, sanitize_steps
+from grader.safe_pages import formgrader
 
 c = get_config()  # noqa: F821 (the loader of this file provides it)
 
@@ -26,3 +27,8 @@ c.IgnorePattern.enabled = True
 c.IgnorePattern.pattern = r"[\s\S]*"
 # The stock tag "skip-execution" would let a student skip a failing check and keep its points.
 c.Execute.skip_cells_with_tag = "nbgrader-never-skip"
+
+# What students wrote is shown without their scripts, and with nothing fetched from outside: in
+# formgrader and in the feedback.
+formgrader.install()
+c.GenerateFeedback.exporter_class = "grader.safe_pages.exporters.FeedbackExporter"

@@ -78,10 +78,12 @@ def judge_on(
             found = _difference(exercise, seen, case)
             if found is None:
                 continue
+            diagnosis = seen.changed or diagnose(exercise, answer, seen, case, cases)
+            if case.hidden:
+                return _failed(exercise, "", (_kept_back(seen, found),), diagnosis, found.kind)
             lines = (_inputs_line(case.make()), *found.lines)
             if run == "second":
                 lines += ("  the first call was right: something is kept between calls",)
-            diagnosis = seen.changed or diagnose(exercise, answer, seen, case, cases)
             return _failed(exercise, case.name, lines + _asides(seen), diagnosis, found.kind)
     note = PASSED_ALL if hidden else PASSED_VISIBLE
     return Verdict(exercise.id, Outcome.PASSED, lines=(note,))
@@ -191,6 +193,17 @@ def _own_line(error: BaseException | None) -> tuple[str, ...]:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.line]
     own = [f for f in frames if not f.filename.startswith(ours)]
     return (f"  at your line {own[-1].lineno}: {own[-1].line}",) if own else ()
+
+
+def _kept_back(seen: Observation, found: Difference) -> str:
+    """What may be said of a hidden case: how it went wrong, and no value of it."""
+    if seen.error:
+        how = f"it raised {type(seen.error).__name__}"
+    elif found.kind == "raised":
+        how = "it should have refused the input"
+    else:
+        how = f"the {'value' if found.kind == 'nan' else found.kind} is wrong"
+    return f"every visible case is right; on a hidden one {how}"
 
 
 def _inputs_line(inputs: Inputs) -> str:

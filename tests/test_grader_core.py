@@ -392,6 +392,22 @@ def test_a_hidden_named_case_is_not_run_visibly():
     assert judge(one, lambda x: x, hidden=True).outcome is Outcome.FAILED
 
 
+@pytest.mark.parametrize(
+    ("answer", "how"),
+    [
+        (lambda x: 13579 if x == 8642 else x * x, "the value is wrong"),
+        (lambda x: 1 / 0 if x == 8642 else x * x, "it raised ZeroDivisionError"),
+    ],
+)
+def test_a_verdict_on_a_hidden_case_tells_nothing_of_it(answer, how):
+    cases = (given("shown", x=1), Case("kept back", lambda: {"x": 8642}, hidden=True))
+    one = exercise(lambda x: x * x, cases)
+    verdict = judge(one, answer, hidden=True)
+    text = verdict.text() + verdict.to_html()
+    assert f"every visible case is right; on a hidden one {how}" in text
+    assert not any(told in text for told in ("8642", "8,642", "kept back", str(8642**2), "13579"))
+
+
 def test_the_judge_restores_what_it_touches():
     before = builtins.print
     judge(exercise(double), lambda x: print("x") or 2 * x)

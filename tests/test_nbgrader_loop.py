@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,19 +119,25 @@ def succeed(result: dict[str, Any]) -> None:
     assert result["success"], f"{result.get('error')}\n{result.get('log')}"
 
 
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("loop").resolve()
-    course = Course(folder)
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setenv("INFERLAB_HOME", str(folder / "INFERLAB_HOME"))  # not this user's progress
-    exchange = folder / "an exchange"
+def make_course(folder: Path) -> Course:
+    """A course with one lesson and its exchange; nothing is released yet."""
+    course = Course(folder.resolve())
+    exchange = course.folder / "an exchange"
     exchange.mkdir()
     course.root.mkdir()
     shutil.copytree(build.ROOT / "solutions" / LESSON, course.root / "solutions" / LESSON)
     settings = (build.ROOT / "nbgrader_config.py").read_text()
     settings += COURSE_SETTINGS.format(exchange=str(exchange))
     (course.root / "nbgrader_config.py").write_text(settings)
+    return course
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    course = make_course(tmp_path_factory.mktemp("loop"))
+    monkeypatch = pytest.MonkeyPatch()
+    home = course.folder / "INFERLAB_HOME"
+    monkeypatch.setenv("INFERLAB_HOME", str(home))  # not this user's progress
     yield course
     monkeypatch.undo()
 
@@ -244,22 +252,31 @@ def test_validate_names_every_check_of_the_untouched_notebook(submitted):
 # ---- formgrader, by HTTP -------------------------------------------------------------------------
 
 
+@contextmanager
+def jupyter_server(course: Course, token: str) -> Iterator[str]:
+    """A Jupyter server in the course's folder, formgrader included; its address."""
+    environment = course.environment()
+    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
+    with (course.folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_server", *options, f"--IdentityProvider.token={token}"],
+            cwd=course.root,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield address(Path(environment["JUPYTER_RUNTIME_DIR"]), server, course.folder)
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
+
+
 @pytest.fixture(scope="module")
 def formgrader(graded):
-    """get(path) and put(path, data) of a Jupyter server in the course's folder."""
+    """get(path) and put(path, data) of formgrader in the course's folder."""
     token = "for-this-test"
-    environment = graded.environment()
-    log = (graded.folder / "server.log").open("w")
-    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyter_server", *options, f"--IdentityProvider.token={token}"],
-        cwd=graded.root,
-        env=environment,
-        stdout=log,
-        stderr=log,
-    )
-    try:
-        base = address(Path(environment["JUPYTER_RUNTIME_DIR"]), server, graded.folder)
+    with jupyter_server(graded, token) as base:
 
         def ask(path: str, method: str = "GET", data: Any = None) -> str:
             body = None if data is None else json.dumps(data).encode()
@@ -273,15 +290,11 @@ def formgrader(graded):
             get=lambda path: json.loads(ask(path)),
             put=lambda path, data: json.loads(ask(path, "PUT", data)),
         )
-    finally:
-        server.terminate()
-        server.wait(timeout=20)
-        log.close()
 
 
 def address(runtime: Path, server: subprocess.Popen, folder: Path) -> str:
     """Where the server listens, once it does."""
-    for _ in range(200):
+    for _ in range(900):  # a busy machine takes long to start it
         assert server.poll() is None, (folder / "server.log").read_text()[-4000:]
         for path in runtime.glob("jpserver-*.json"):
             try:
@@ -374,6 +387,20 @@ def test_every_student_fetches_feedback_with_their_score(returned):
     for student in returned.students:
         (page,) = (returned.desk_of(student) / LESSON / "feedback").glob(f"*/{LESSON}.html")
         assert f"(Score: {final_score(returned, student)} / {whole})" in page.read_text()
+
+
+HIDDEN = ("HIDDEN TESTS", "hidden=True", "hidden case ")
+
+
+def test_no_student_is_shown_a_hidden_test(returned):
+    """Neither in the feedback, where grading has put the tests back, nor in any release."""
+    for student in returned.students:
+        graded = returned.root / "autograded" / student / LESSON / f"{LESSON}.ipynb"
+        assert "hidden=True" in graded.read_text()
+        (page,) = (returned.desk_of(student) / LESSON / "feedback").glob(f"*/{LESSON}.html")
+        assert not [word for word in HIDDEN if word in page.read_text()], student
+    for release in (build.ROOT / "notebooks").glob("*/*.ipynb"):
+        assert not [word for word in HIDDEN if word in release.read_text()], release.name
 
 
 def test_the_grades_are_exported(returned):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from grader.classroom.pool import Pool
     from grader.classroom.record import Record
 
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
 
 @dataclass
 class Run:
@@ -37,8 +34,6 @@ class Run:
 
 def main(args: argparse.Namespace) -> int:
     """0 when everything was judged; 1 if something could not be, through our own fault."""
-    for name in ONE_THREAD:  # before anything imports numpy: many processes, one thread each
-        os.environ.setdefault(name, "1")
     from grader.classroom.pool import open_pool
 
     # Its processes import while this one does.

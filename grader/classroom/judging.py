@@ -15,6 +15,7 @@ from typing import Any
 import nbformat
 from nbformat.v4.rwbase import rejoin_lines
 from nbgrader import utils
+from threadpoolctl import threadpool_limits
 
 from grader import lab, registry
 from grader.classroom.intake import prepare
@@ -140,7 +141,11 @@ def warm(lesson: str) -> None:
 
 
 def begin(take: Callable[[], Any] | None) -> None:
-    """Start of a worker: take() gives it a zygote of its own, where the program has some ready."""
+    """Start of a worker: take() gives it a zygote of its own, where the program has some ready.
+
+    One thread for arithmetic: there are as many workers as cores.
+    """
+    threadpool_limits(1)
     if take is not None:
         zygote = take()
         _given[zygote.isolation.level] = zygote
