@@ -19,6 +19,8 @@ class CountedMemory:
     was there at the start: tiles that were loaded and everything computed from them.
     """
 
+    for_answers = ("shape", "load", "store")  # all else is the judge's
+
     def __init__(self, **arrays: np.ndarray) -> None:
         self._arrays = {name: array.copy() for name, array in arrays.items()}
         self.loaded_bytes = self.stored_bytes = self.peak_bytes = 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
+from inspect import isgenerator
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,18 @@ def call(answer: Callable, inputs: Inputs) -> Any:
     return answer(**inputs)
 
 
+def many(answer: Callable, n: int, *args: Any) -> list[Any]:
+    """What n calls return, for a law test: in one go where the answer runs in another process.
+
+    Each call has lists of its own; what a generator yields comes as a list.
+    """
+    in_one_go = getattr(answer, "many", None)
+    if in_one_go is not None:
+        return in_one_go(n, args)
+    found = (answer(*(list(a) if type(a) is list else a for a in args)) for _ in range(n))
+    return [list(result) if isgenerator(result) else result for result in found]
+
+
 @dataclass(frozen=True)
 class Case:
     """Inputs for one judgement. make() builds them anew on each call, always the same."""
@@ -30,12 +45,8 @@ class Case:
 
 
 def given(name: str, hidden: bool = False, /, **inputs: Any) -> Case:
-    """A worked example with plain inputs. Arrays are copied for each run."""
-
-    def make() -> Inputs:
-        return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in inputs.items()}
-
-    return Case(name, make, hidden)
+    """A worked example with plain inputs. Each run has copies of its own, inner lists too."""
+    return Case(name, partial(deepcopy, inputs), hidden)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from grader.isolated.students import Isolation, Zygote
 from inferlab.config import ModelConfig
 from inferlab.fetch import FetchFailed, NotFetched, fetch, fetched_path
 from inferlab.model import Model, load_model
@@ -51,6 +53,13 @@ def real_model_path() -> Path:
         if os.environ.get("CI", "").lower() in ("true", "1"):
             pytest.fail(f"CI needs the real model: {error}", pytrace=False)
         pytest.skip(f"NOT TESTED on the real model: {error}")
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process that forks students, with all the walls that this computer allows."""
+    with Zygote(Isolation("full" if walls.level()[0] == "full" else "limits")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

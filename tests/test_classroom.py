@@ -26,10 +26,10 @@ from grader.classroom.book import ensure_lesson
 from grader.classroom.course import Course
 from grader.classroom.record import Record, read_record
 from grader.isolated import notebook as isolated
-from grader.isolated.students import Isolation, Zygote
 from sandbox import walls
 
 LESSON = "04_kv_cache"
+TIMES = isolated.Times(check_s=5)
 STUDENTS = ("perfect", "blank", "half", "plausible", "endless", "syntax")
 
 
@@ -43,16 +43,15 @@ def people() -> dict[str, FakeStudent]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_zygote() -> Iterator[None]:
+def one_zygote(zygote) -> Iterator[None]:
     """Every run of this file forks from one zygote: importing everything once is enough."""
-    level = os.environ.get("INFERLAB_ISOLATION", "full")
-    with Zygote(Isolation(level)) as zygote, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         start = pool.open_pool
 
-        def open_pool(n_jobs: int | None, scheduler: str, isolation: str) -> pool.Pool:
-            if scheduler or isolation != level or not n_jobs:
-                return start(n_jobs, scheduler, isolation)
-            return pool.Here(n_jobs, isolation, zygote)
+        def open_pool(n_jobs: int | None, scheduler: str, isolation: str, hide: Any) -> pool.Pool:
+            if scheduler or isolation != zygote.isolation.level or not n_jobs:
+                return start(n_jobs, scheduler, isolation, hide)
+            return pool.Here(n_jobs, isolation, zygote=zygote)
 
         patch.setattr(pool, "open_pool", open_pool)
         yield
@@ -98,7 +97,7 @@ def graded(tmp_path_factory, people) -> Iterator[Course]:
     for student in people.values():
         hand_in(course, student.id, nbformat.writes(student.notebook).encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolated, "CHECK_S", 5.0)
+        patch.setattr(isolated, "Times", lambda: TIMES)
         assert grade(course) == 0
         yield course
 

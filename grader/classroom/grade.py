@@ -36,17 +36,18 @@ def main(args: argparse.Namespace) -> int:
     """0 when everything was judged; 1 if something could not be, through our own fault."""
     from grader.classroom.pool import open_pool
 
+    root = (args.course or course_folder()).resolve()
     # Its processes import while this one does.
-    with open_pool(args.jobs, args.scheduler, args.isolation) as pool:
-        return _grade(args, pool)
+    with open_pool(args.jobs, args.scheduler, args.isolation, (str(root),)) as pool:
+        return _grade(args, root, pool)
 
 
-def _grade(args: argparse.Namespace, pool: Pool) -> int:
+def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
     from grader import lab
     from grader.classroom import course as courses
     from grader.classroom import judging
 
-    course = courses.Course(args.course or course_folder())
+    course = courses.Course(root)
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(course.root))
     run = Run(course, lesson, args.isolation)
     roster = courses.read_list(args.roster) if args.roster else ()

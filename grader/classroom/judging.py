@@ -79,7 +79,7 @@ def _judge(task: Task, begun: float) -> Judged:
         lost = nothing(course, task.lesson, prepared.reason, prepared.text)
         return Judged(task.student, lost, problems, rejected=prepared.text)
     notebook = rejoin_lines(nbformat.from_dict(prepared.notebook))
-    graded = step.judge_notebook(notebook, task.lesson, task.isolation, own_zygote(task.isolation))
+    graded = step.judge_notebook(notebook, task.lesson, task.isolation, own_zygote(task))
     notebook.metadata["inferlab"] = {"isolation": task.isolation, "reasons": graded.reasons()}
     scores = {c.metadata.nbgrader.grade_id: utils.determine_grade(c)[0] for c in _graded(notebook)}
     return Judged(
@@ -151,6 +151,6 @@ def begin(take: Callable[[], Any] | None) -> None:
         _given[zygote.isolation.level] = zygote
 
 
-def own_zygote(level: str) -> Zygote:
+def own_zygote(task: Task) -> Zygote:
     """This worker's zygote: the one it was given, or one that it starts."""
-    return _given.get(level) or step.zygote(level)
+    return _given.get(task.isolation) or step.zygote(task.isolation, task.course)

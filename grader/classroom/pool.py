@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Protocol
@@ -37,9 +37,14 @@ class Pool(Protocol):
 
 
 class Here:
-    """n_jobs processes of this computer. zygote: one that is there already; it stays open."""
+    """n_jobs processes of this computer.
 
-    def __init__(self, n_jobs: int, isolation: str, zygote: Zygote | None = None) -> None:
+    hide: folders that students must not see; zygote: one that is there already, and stays open.
+    """
+
+    def __init__(
+        self, n_jobs: int, isolation: str, hide: Sequence[str] = (), zygote: Zygote | None = None
+    ) -> None:
         if n_jobs < 1:
             raise ValueError(f"--jobs must be at least 1, given {n_jobs}")
         try:
@@ -50,7 +55,7 @@ class Here:
         self._forks = sys.platform.startswith("linux")  # elsewhere libraries do not survive a fork
         self._zygote, self._is_own = zygote, zygote is None
         if self._forks and zygote is None:
-            self._zygote = Zygote(Isolation(isolation))  # imports while we do
+            self._zygote = Zygote(Isolation(isolation), hide)  # imports while we do
 
     def __enter__(self) -> Here:
         return self
@@ -175,11 +180,11 @@ class Cluster:
         return _under_way(_in_turn(executor, iter(tasks), [], len(workers)))
 
 
-def open_pool(n_jobs: int | None, scheduler: str, isolation: str) -> Pool:
+def open_pool(n_jobs: int | None, scheduler: str, isolation: str, hide: Sequence[str] = ()) -> Pool:
     """The cluster at `scheduler`, or n_jobs processes here (None: one a core)."""
     if scheduler:
         return Cluster(scheduler, isolation)
-    return Here(n_jobs if n_jobs is not None else n_cores(), isolation)
+    return Here(n_jobs if n_jobs is not None else n_cores(), isolation, hide)
 
 
 def n_cores() -> int:

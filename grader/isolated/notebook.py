@@ -6,34 +6,37 @@ asks for the functions by name, and writes the outputs of those cells itself.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import jupytext
-
 from grader import registry
 from grader.exercise import Exercise
-from grader.isolated.answers import answer_of
-from grader.isolated.students import Gone, Student, Zygote
+from grader.isolated.answers import NoAnswer, answer_of
+from grader.isolated.reference import UNAVAILABLE, methods_of, under_judgement
+from grader.isolated.students import Gone, OwnFault, Student, Zygote
 from grader.judge import hidden_seed, judge_on
 from grader.verdict import Outcome, Verdict
-from inferlab.data import ROOT
 from labkit.questions import Answers, Question
-from sandbox.endpoint import StandIn
+from sandbox.endpoint import Forgotten, StandIn
 
-CELL_S, CHECK_S = 30.0, 60.0
-UNAVAILABLE = (
-    "this is the course's own version, which is not there while it is graded: "
-    "write it in this notebook"
-)
-
+MAX_ANSWER_CHARACTERS = 500  # of the answer to a question
 REASONS = (
     "wrong value", "wrong shape or type", "raised", "out of time", "out of memory", "exited",
     "too much output", "not a notebook", "missing", "answered by the reference",
     "changed tests restored", "not written",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long, in seconds: one cell, one check with all of its cases, the whole submission."""
+
+    cell_s: float = 30.0
+    check_s: float = 60.0
+    all_s: float = 900.0
 
 
 @dataclass(frozen=True)
@@ -65,44 +68,74 @@ class Graded:
         return sum(result.earned for result in self.results)
 
 
-def grade(notebook: Mapping[str, Any], lesson: str, zygote: Zygote) -> Graded:
-    """Run and judge a submission whose graded cells are as released (see repair)."""
-    return _Grading(notebook, lesson, zygote).run()
+def grade(
+    notebook: Mapping[str, Any], lesson: str, zygote: Zygote, times: Times | None = None
+) -> Graded:
+    """Run and judge a submission whose graded cells are as released (see repair).
+
+    Raises OwnFault where it could not be judged, and not because of the student.
+    """
+    return _Grading(notebook, lesson, zygote, times or Times()).run()
 
 
 class _Grading:
     """One submission's way through its cells, with a new process wherever one is lost."""
 
-    def __init__(self, notebook: Mapping[str, Any], lesson: str, zygote: Zygote) -> None:
+    def __init__(
+        self, notebook: Mapping[str, Any], lesson: str, zygote: Zygote, times: Times
+    ) -> None:
         self.cells = notebook["cells"]
-        self.lesson, self.zygote = lesson, zygote
+        self.lesson, self.zygote, self.times = lesson, zygote, times
         self.graded = Graded()
         self.checks = checks(lesson)
+        self.ends = time.monotonic() + times.all_s
         self.student: Student | None = None
 
     def run(self) -> Graded:
+        self._know_all_checks()
         try:
-            self.student = self._fork()
+            self._fork()
             for index, cell in enumerate(self.cells):
                 if cell["cell_type"] != "code":
                     continue
-                check = self.checks.get(grade_id(cell)) if is_check(cell) else None
-                if check is not None:
-                    self._judge(index, cell, check)
-                elif not is_check(cell):
+                if is_check(cell):
+                    self._judge(index, cell)
+                else:
                     self._run_cell(index)
         finally:
             if self.student is not None:
                 self.student.end()
         return self.graded
 
+    def _know_all_checks(self) -> None:
+        """A check that nobody judges must not count as passed, nor one twice."""
+        found = [grade_id(cell) for cell in self.cells if is_check(cell)]
+        if unknown := sorted(set(found) - set(self.checks)):
+            raise OwnFault(
+                f"{self.lesson} has no check {', '.join(unknown)}: were the submission and the "
+                "course released together?"
+            )
+        if twice := sorted({name for name in found if found.count(name) > 1}):
+            raise OwnFault(f"the check {', '.join(twice)} is there more than once: repair it first")
+
     def _fork(self) -> Student:
-        return self.zygote.fork(under_judgement(self.lesson))
+        self.student = self.zygote.fork(under_judgement(self.lesson))
+        return self.student
+
+    def _time_left(self, seconds: float) -> float:
+        """That long, or what the whole submission still has. Raises Gone if that is nothing."""
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            raise Gone(
+                "out of time", f"the whole notebook ran for more than {self.times.all_s:g} s"
+            )
+        return min(seconds, left)
 
     def _run_cell(self, index: int) -> None:
         assert self.student is not None
         try:
-            outputs, _ = self.student.run_cell(source(self.cells[index]), CELL_S)
+            seconds = self._time_left(self.times.cell_s)
+            outputs, _ = self.student.run_cell(source(self.cells[index]), seconds)
         except Gone as gone:
             self.graded.lost[index] = gone
             outputs = [error_output("Stopped", f"{gone.reason}: {gone}")]
@@ -111,61 +144,70 @@ class _Grading:
 
     def _start_again(self, index: int) -> None:
         """A new process that has run every earlier cell but those that ended theirs."""
-        self.student = self._fork()
+        while time.monotonic() < self.ends:
+            if self.student is not None:
+                self.student.end()
+            student = self._fork()
+            if self._replayed(student, index):
+                return
+
+    def _replayed(self, student: Student, index: int) -> bool:
         for earlier in range(index):
             cell = self.cells[earlier]
-            if cell["cell_type"] == "code" and not is_check(cell):
-                if earlier in self.graded.lost:
-                    continue
-                try:
-                    self.student.run_cell(source(cell), CELL_S)
-                except Gone as gone:  # it ran the first time
-                    self.graded.lost[earlier] = gone
-                    self._start_again(index)
-                    return
+            if cell["cell_type"] != "code" or is_check(cell) or earlier in self.graded.lost:
+                continue
+            try:
+                student.run_cell(source(cell), self._time_left(self.times.cell_s))
+            except Gone as gone:  # it ran the first time
+                self.graded.lost[earlier] = gone
+                return False
+        return True
 
-    def _judge(self, index: int, cell: Mapping[str, Any], check: Exercise | Question) -> None:
+    def _judge(self, index: int, cell: Mapping[str, Any]) -> None:
+        assert self.student is not None
+        name, check = grade_id(cell), self.checks[grade_id(cell)]
         points = int(cell["metadata"]["nbgrader"]["points"])
         try:
-            if isinstance(check, Question):
-                verdict = self._answer_verdict(check)
-            else:
-                verdict = self._exercise_verdict(check)
+            seconds = self._time_left(self.times.check_s)
+            self.student.begin()
+            with self.student.within(seconds):
+                if isinstance(check, Question):
+                    verdict = _answer_verdict(self.student, check)
+                else:
+                    verdict = _exercise_verdict(self.student, check, self.lesson)
         except Gone as gone:
-            text = f"{gone.reason}: {gone}"
-            result = Result(grade_id(cell), points, 0, gone.reason, text)
+            result = Result(name, points, 0, gone.reason, f"{gone.reason}: {gone}")
             self._start_again(index)
+        except Exception as error:  # what a student's code raises has become a verdict by now
+            raise OwnFault(f"judging {name} failed: {type(error).__name__}: {error}") from error
         else:
-            reason = reason_of(verdict)
             earned = points if verdict.passed else 0
-            text = verdict.text()
-            result = Result(grade_id(cell), points, earned, reason, text, verdict.diagnosis)
+            reason, text = reason_of(verdict), verdict.text()
+            result = Result(name, points, earned, reason, text, verdict.diagnosis)
         self.graded.results.append(result)
         self.graded.outputs[index] = [outcome_output(result)]
 
-    def _exercise_verdict(self, exercise: Exercise) -> Verdict:
-        assert self.student is not None
-        with self.student.within(CHECK_S):
-            try:
-                written = self.student.value(exercise.name)
-            except KeyError:
-                line = f"there is no {exercise.name}: the cell that defines it did not run"
-                return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))
-            answer = answer_of(self.student, exercise, written)
-            if not callable(answer):
-                line = f"{exercise.name} should be a function or class, it is {answer!r:.60}"
-                return Verdict(exercise.id, Outcome.FAILED, lines=(line,), kind="type")
-            cases = exercise.visible_cases() + exercise.hidden_cases(hidden_seed())
-            return judge_on(exercise, answer, cases, hidden=True)
 
-    def _answer_verdict(self, question: Question) -> Verdict:
-        assert self.student is not None
-        name, given = self.student.answer(question.id)
-        answers = Answers(name, {question.id: question})
-        answers[question.id] = given if not isinstance(given, StandIn) else ...
-        result = answers.judge(question.id)
-        outcome = Outcome(result.outcome)
-        return Verdict(question.id, outcome, lines=(result.message,))
+def _exercise_verdict(student: Student, exercise: Exercise, lesson: str) -> Verdict:
+    try:
+        answer = answer_of(student, exercise, methods_of(exercise, lesson))
+    except KeyError:
+        line = f"there is no {exercise.name}: the cell that defines it did not run"
+        return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))
+    except NoAnswer as error:
+        return Verdict(exercise.id, Outcome.FAILED, lines=(str(error),), kind="type")
+    cases = exercise.visible_cases() + exercise.hidden_cases(hidden_seed())
+    return judge_on(exercise, answer, cases, hidden=True)
+
+
+def _answer_verdict(student: Student, question: Question) -> Verdict:
+    name, given = student.answer(question.id)
+    answers = Answers(name[:MAX_ANSWER_CHARACTERS], {question.id: question})
+    given = given[:MAX_ANSWER_CHARACTERS] if isinstance(given, str) else given
+    answers[question.id] = "an object" if isinstance(given, (StandIn, Forgotten)) else given
+    result = answers.judge(question.id)
+    message = result.message[: 2 * MAX_ANSWER_CHARACTERS]
+    return Verdict(question.id, Outcome(result.outcome), lines=(message,))
 
 
 # ---- what there is to judge --------------------------------------------------------------------
@@ -180,27 +222,6 @@ def checks(lesson: str) -> dict[str, Exercise | Question]:
     for question in registry.questions(lesson):
         found[f"check_{question.id}"] = question
     return found
-
-
-@lru_cache(maxsize=32)
-def under_judgement(lesson: str) -> dict[str, str]:
-    """What of the reference a lesson's students must not have: "module.function" -> what to say."""
-    found: dict[str, str] = {}
-    for exercise in registry.exercises(lesson):
-        path = f"{exercise.reference.__module__}.{exercise.name}"
-        method = exercise.id.partition(".")[2]
-        names = [method] if method else methods_to_write(lesson).get(exercise.name, [])
-        paths = [f"{path}.{name}" for name in names] or [path]
-        found |= dict.fromkeys(paths, UNAVAILABLE)
-    return found
-
-
-@lru_cache(maxsize=32)
-def methods_to_write(lesson: str) -> dict[str, list[str]]:
-    """Class -> the methods that the learner writes, as the lesson's script says."""
-    script = jupytext.read(ROOT / "src" / "lessons" / f"{lesson}.py")
-    written = [c.metadata for c in script.cells if "write" in c.metadata]
-    return {m["exercise"]: m["write"].split() for m in written}
 
 
 # ---- cells -------------------------------------------------------------------------------------
@@ -251,6 +272,7 @@ _RAISED = {
     UNAVAILABLE[:40]: "answered by the reference",
     "raised MemoryError": "out of memory",
     "raised Exited": "exited",
+    "DefaultCPUAllocator: can't allocate": "out of memory",  # torch's own words
 }
 _KINDS = {
     "raised": "raised",

@@ -28,10 +28,13 @@ def floor_reached(level: str) -> None:
 
 
 @lru_cache(maxsize=2)
-def zygote(level: str) -> Zygote:
-    """The process that forks this run's students: started once, ended with the program."""
+def zygote(level: str, *hide: str) -> Zygote:
+    """The process that forks this run's students: started once, ended with the program.
+
+    hide: folders that they must not see, besides the course and the one that is graded in.
+    """
     floor_reached(level)
-    found = Zygote(Isolation(level))
+    found = Zygote(Isolation(level), hide)
     atexit.register(found.close)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import signal
@@ -12,21 +11,25 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from types import MethodType, SimpleNamespace
+from pathlib import Path
 from typing import Any
 
+from grader.isolated.border import may_change, may_name, may_touch, plain_outputs, repeat
+from grader.isolated.own_limits import own_limits
 from inferlab.data import ROOT
 from sandbox import walls
 from sandbox.endpoint import Endpoint, StandIn
-from sandbox.wire import BadMessage, PeerGone, TooLate, Wire
+from sandbox.wire import BadMessage, PeerGone, TooLarge, TooLate, Wire, WireFailure
 from sandbox.zygote import by_value, errors
 
 LEVELS = ("full", "limits", "none")
 START_S = 120  # importing everything, on a slow computer
+ASK_S = 10  # for what the sandbox answers itself, such as a name of the notebook
+GRACE_S = 1  # beyond a limit, before this process interrupts itself
+EXCHANGES = ("/usr/local/share/nbgrader", "/opt/nbgrader", "/srv/nbgrader")
+MAX_BYTES = 2**30  # of all messages while one cell runs or one question is judged
 
 
 class Gone(BaseException):
@@ -60,23 +63,28 @@ class Zygote:
     """The process that forks students. Close it, or use it in a with block.
 
     It needs seconds to import everything; the first fork() waits for that, the constructor doesn't.
+    hide: folders that students must not see, besides the course and the folder graded in.
     """
 
-    def __init__(self, isolation: Isolation) -> None:
-        self.isolation = isolation
+    def __init__(self, isolation: Isolation, hide: Sequence[str] = ()) -> None:
+        self.isolation, self._hide = isolation, tuple(hide)
         self._scratch = tempfile.TemporaryDirectory(prefix="inferlab-students-")
+        self._start()
+
+    def _start(self) -> None:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_S)
-        self._process: subprocess.Popen | None = subprocess.Popen(
-            [sys.executable, "-m", "sandbox.zygote", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=_environment(self._scratch.name),
-            cwd=self._scratch.name,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        theirs.close()
+        command = [sys.executable, "-m", "sandbox.zygote", str(theirs.fileno())]
+        with theirs:
+            self._process: subprocess.Popen | None = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                env=_environment(self._scratch.name),
+                cwd=self._scratch.name,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
         self.pid, self._is_ready = self._process.pid, False
 
     def __enter__(self) -> Zygote:
@@ -87,6 +95,11 @@ class Zygote:
 
     def close(self) -> None:
         """End the zygote. Children end with their own connections."""
+        self._stop()
+        if self._process is not None:  # a twin's folder is the first one's
+            self._scratch.cleanup()
+
+    def _stop(self) -> None:
         self._control.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -94,24 +107,32 @@ class Zygote:
             self._process.wait()
             if self._process.stderr:
                 self._process.stderr.close()
-            self._scratch.cleanup()
 
     def fork(self, under_judgement: Mapping[str, str]) -> Student:
-        """A new student's process. under_judgement: what of the reference it must not have."""
+        """A new student's process. under_judgement: what of the reference it must not have.
+
+        Raises OwnFault if there cannot be one: no code of a student has run by then.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            self._stop()
+            self._start()
         asked = {
             "isolation": self.isolation.level,
             "limits": asdict(self.isolation.limits),
             "readable": readable(),
+            "hidden": sorted({*hidden(), *self._hide}),
             "scratch": self._scratch.name,
             "under_judgement": dict(under_judgement),
         }
         sock, pid = self._ask(asked)
-        return Student(sock, pid)
+        student = Student(sock, pid, has_guard=self.isolation.level == "full")
+        student.await_ready()
+        return student
 
     def twin(self) -> Zygote:
         """A second zygote, forked from this one: for another judge, and at once."""
         other = object.__new__(Zygote)
-        other.isolation, other._scratch = self.isolation, self._scratch
+        other.isolation, other._hide, other._scratch = self.isolation, self._hide, self._scratch
         other._control, other.pid = self._ask({"twin": True})
         other._control.settimeout(START_S)
         other._process, other._is_ready = None, False
@@ -123,16 +144,22 @@ class Zygote:
             self._read_line()
             self._is_ready = True
         ours, theirs = socket.socketpair()
-        socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
-        theirs.close()
-        return ours, int(self._read_line())
+        with theirs:
+            try:
+                socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
+            except OSError as error:
+                raise OwnFault(f"the zygote does not answer: {error}") from None
+        number, _, trouble = self._read_line().partition(" ")
+        if trouble:
+            raise OwnFault(f"no process for a student: {trouble}")
+        return ours, int(number)
 
     def _read_line(self) -> str:
         line = b""
         while not line.endswith(b"\n"):
             try:
                 part = self._control.recv(1)
-            except TimeoutError:
+            except OSError:
                 part = b""
             if not part:
                 raise OwnFault(f"the zygote ended: {self._last_words()}")
@@ -150,6 +177,14 @@ def readable() -> list[str]:
     """Folders that student code may read: Python itself and the course's data."""
     prefixes = {sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix)}
     return sorted({*prefixes, str(ROOT / "data")})
+
+
+def hidden() -> list[str]:
+    """Folders that must not be seen, should they lie within one that can be read.
+
+    The course, the folder that is graded in, and where nbgrader keeps what others handed in.
+    """
+    return sorted({str(ROOT), str(Path.cwd().resolve()), *EXCHANGES})
 
 
 def _environment(scratch: str) -> dict[str, str]:
@@ -171,36 +206,55 @@ def _environment(scratch: str) -> dict[str, str]:
 class Student:
     """One student's process. Whatever it does, the judge gets data, an error, or Gone."""
 
-    def __init__(self, sock: socket.socket, pid: int) -> None:
-        self.pid, self._sock = pid, sock
+    def __init__(self, sock: socket.socket, pid: int, has_guard: bool) -> None:
+        self.pid, self._sock, self._has_guard = pid, sock, has_guard
         self._endpoint = Endpoint(
-            Wire(sock), by_value(), True, errors(), may_touch=may_touch, may_name=may_name
-        )
-        self._endpoint.on_asides = _repeat
+            Wire(sock), by_value(), True, errors(),
+            may_touch=may_touch, may_name=may_name, may_change=may_change,
+        )  # fmt: skip
+        self._endpoint.on_asides = repeat
         self._shell = StandIn(self._endpoint, 1, "the notebook's shell")
         self._deadline = float("inf")
         self.is_alive = True
+
+    def await_ready(self) -> None:
+        """Wait until the walls stand and the reference is out. Raises OwnFault."""
+        self._sock.settimeout(START_S)
+        try:
+            self._endpoint.await_ready()
+        except (WireFailure, Exception) as error:
+            self.end()
+            said = f"{type(error).__name__}: {error}"
+            raise OwnFault(f"a student's process could not be set up: {said}") from None
+
+    def begin(self) -> None:
+        """Another question: what was handed out for earlier ones cannot be used any more."""
+        self._endpoint.forget()
 
     def run_cell(self, source: str, seconds: float) -> tuple[list[dict[str, Any]], bool]:
         """Run a cell. -> (its outputs, whether it ended without an error)"""
         with self.within(seconds), self._unbroken():
             outputs, fine = self._shell.run_cell(source)
-            return _plain_outputs(outputs), bool(fine)
+            return plain_outputs(outputs), bool(fine)
 
     def value(self, name: str) -> Any:
         """What the notebook calls by this name: data, or a stand-in. Raises KeyError."""
-        with self.within(10), self._unbroken(KeyError):
+        with self.within(ASK_S), self._unbroken(KeyError):
             return self._shell.value(name)
 
     def methods(self, name: str) -> list[str]:
         """The functions that the notebook's class of this name defines itself; [] for others."""
-        with self.within(10), self._unbroken():
+        with self.within(ASK_S), self._unbroken():
             found = self._shell.methods(name)
         return [str(method) for method in found] if isinstance(found, list) else []
 
     def alone(self, function: StandIn, name: str, others: Mapping[str, Any]) -> Any:
         """The student's function, calling `others` (the judge's) in place of their own parts."""
         return self._shell.alone(function, name, dict(others))
+
+    def many(self, function: StandIn, n: int, args: tuple) -> list[Any]:
+        """Call it n times, all in one go."""
+        return list(self._shell.many(function, n, list(args)))
 
     def traced(self, function: StandIn, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, int]:
         """Call it. -> what it returns, and the most bytes that it held at once."""
@@ -209,7 +263,7 @@ class Student:
 
     def answer(self, question: str) -> tuple[str, Any]:
         """The learner's name, and their answer to a question: `...` where there is none."""
-        with self.within(10), self._unbroken():
+        with self.within(ASK_S), self._unbroken():
             name, given = self._shell.answer(question)
         return (name if isinstance(name, str) else ""), given
 
@@ -236,106 +290,58 @@ class Student:
         if self._deadline < float("inf"):  # within a longer time already
             yield
             return
-        self._sock.settimeout(seconds)
         self._deadline = time.monotonic() + seconds
-        self._endpoint.wire.sock = _Clock(self._sock, self)
+        self._endpoint.wire.sock = _Metered(self._sock, self._deadline)
         try:
-            yield
+            with own_limits(seconds + GRACE_S):
+                yield
         except TooLate:
             self.end()
             raise Gone("out of time", f"it was still running after {seconds:g} s") from None
         except PeerGone:
             self.end()
             raise Gone("exited", "its process ended while it ran") from None
+        except TooLarge as error:
+            self.end()
+            raise Gone("too much output", str(error)) from None
         except BadMessage as error:
             self.end()
-            text = str(error)
-            reason = "too much output" if "bytes" in text else "exited"
-            raise Gone(reason, f"it broke the protocol: {text}") from None
+            raise Gone("exited", f"it broke the protocol: {error}") from None
         finally:
             self._deadline = float("inf")
 
     def end(self) -> None:
-        """End the process and all it has started."""
+        """End the process and all it has started: its guard does so when the line is closed."""
         if self.is_alive:
             self.is_alive = False
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, signal.SIGKILL)
+            if not self._has_guard:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(self.pid, signal.SIGKILL)
             self._sock.close()
 
 
-class _Clock:
-    """The socket, with what is left of the time as the timeout of each wait."""
+class _Metered:
+    """The socket, with what is left of the time as the timeout of each wait, and of the bytes."""
 
-    def __init__(self, sock: socket.socket, student: Student) -> None:
-        self._sock, self._student = sock, student
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._sock, self._deadline, self._n_bytes = sock, deadline, 0
 
     def recv_into(self, buffer: memoryview) -> int:
-        return self._in_time(self._sock.recv_into, buffer)
+        got = self._in_time(self._sock.recv_into, buffer)
+        self._n_bytes += got
+        if self._n_bytes > MAX_BYTES:
+            raise TooLarge(f"it sent more than {MAX_BYTES:,} bytes")
+        return got
 
     def sendall(self, data: bytes | memoryview) -> None:
         self._in_time(self._sock.sendall, data)
 
     def _in_time(self, act: Callable[[Any], Any], what: Any) -> Any:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TooLate
         try:
-            self._sock.settimeout(max(self._student._deadline - time.monotonic(), 0.001))
+            self._sock.settimeout(left)
             return act(what)
         except TimeoutError:
             raise TooLate from None
-
-
-def may_touch(value: Any) -> bool:
-    """What a case may hand to student code as an object: the course's own, and their methods."""
-    if isinstance(value, MethodType):
-        return _is_ours(type(value.__self__)) and not value.__name__.startswith("_")
-    if inspect.isfunction(value) or inspect.isbuiltin(value):
-        return _is_ours(value)
-    if isinstance(value, partial):
-        return may_touch(value.func)
-    if isinstance(value, SimpleNamespace):
-        return True
-    if inspect.isgenerator(value):  # an input that is read piece by piece
-        return True
-    return not inspect.isclass(value) and not inspect.ismodule(value) and _is_ours(type(value))
-
-
-def may_name(value: Any, name: str) -> bool:
-    """Public names; of an object whose class the learner completes, private ones as well."""
-    return not name.startswith("__" if getattr(type(value), "is_learners", False) else "_")
-
-
-def _is_ours(thing: Any) -> bool:
-    module = getattr(thing, "__module__", "") or ""
-    return module.split(".")[0] == "inferlab" or module.startswith(
-        ("grader.checks", "grader.counting")
-    )
-
-
-def _repeat(asides: Any) -> None:
-    """Say and warn here what the student's call said and warned there."""
-    if not isinstance(asides, dict):
-        return
-    for text in asides.get("warned", [])[:8]:
-        warnings.warn(str(text), RuntimeWarning, stacklevel=2)
-    if asides.get("printed"):
-        print(str(asides["printed"]), end="")
-
-
-def _plain_outputs(outputs: Any) -> list[dict[str, Any]]:
-    """Outputs as nbformat has them; whatever else came is dropped."""
-    kept = []
-    for output in outputs if isinstance(outputs, list) else []:
-        if isinstance(output, dict) and output.get("output_type") in _OUTPUTS:
-            needed = _OUTPUTS[output["output_type"]]
-            if all(isinstance(output.get(key), kind) for key, kind in needed.items()):
-                kept.append(
-                    {"output_type": output["output_type"], **{k: output[k] for k in needed}}
-                )
-    return kept
-
-
-_OUTPUTS: dict[str, dict[str, type]] = {
-    "stream": {"name": str, "text": str},
-    "display_data": {"data": dict, "metadata": dict},
-    "error": {"ename": str, "evalue": str, "traceback": list},
-}

@@ -16,7 +16,7 @@ from types import MappingProxyType, MethodType
 from typing import Any
 
 from sandbox.shared import Shared, SharingReader, SharingWriter
-from sandbox.wire import BadMessage, Wire, WireFailure
+from sandbox.wire import BadMessage, TooLarge, Wire, WireFailure
 
 DUNDERS = frozenset({"__call__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 
@@ -61,12 +61,20 @@ class StandIn:
         return f"<{self.inferlab_words}>"
 
 
+class Forgotten:
+    """Stands for an object that was handed out in an earlier conversation."""
+
+
+FORGOTTEN = Forgotten()
+
+
 class Endpoint:
     """One side. is_judge: this side's arrays are shared, and its objects are guarded.
 
     by_value: classes of plain records (frozen dataclasses) that cross as their fields.
     may_touch: whether the other side may use this object at all (judge's side only).
     may_name: whether it may use this attribute of it.
+    may_change: whether it may set attributes of it, and work in place on what they hold.
     errors: classes of errors, besides Python's own, that both sides have.
     """
 
@@ -78,18 +86,41 @@ class Endpoint:
         errors: Mapping[str, type[Exception]] = MappingProxyType({}),
         may_touch: Callable[[Any], bool] = lambda value: True,
         may_name: Callable[[Any, str], bool] = lambda value, name: not name.startswith("__"),
+        may_change: Callable[[Any], bool] = lambda value: True,
         around_call: Callable[[Callable[[], Any]], tuple[Any, dict[str, Any]]] | None = None,
     ) -> None:
         self.wire: Any = wire
         self.by_value, self.is_judge, self.may_touch = by_value, is_judge, may_touch
         self.around_call, self.may_name, self.errors = around_call, may_name, errors
+        self.may_change = may_change
         self.on_asides: Callable[[dict[str, Any]], None] = lambda asides: None
         self._objects: dict[int, Any] = {}
         self._numbers: dict[Any, int] = {}  # by identity; _objects keeps what it names alive
         self._next = itertools.count(1)
         self._stand_ins: dict[int, StandIn] = {}  # one for each object, so that `is` holds
+        self._known: dict[tuple, Any] = {}  # attributes read since the last other request
         self.shared = Shared()
         self._depth = 0
+
+    def forget(self) -> None:
+        """From now on the other side can use nothing that it was handed before."""
+        for table in (self._objects, self._numbers, self._stand_ins):
+            table.clear()
+        self.shared.clear()
+
+    # ---- beginning -----------------------------------------------------------------------------
+
+    def say_ready(self) -> None:
+        """The student's side stands: no code of theirs has run yet."""
+        self._send(["result", "ready", ()])
+
+    def await_ready(self) -> None:
+        """Raises an error of the other side, or WireFailure, if it could not be set up."""
+        what, said, _ = self._receive()
+        if what == "error":
+            raise error_from(said, self.errors)
+        if said != "ready":
+            raise BadMessage("another first word")
 
     # ---- asking --------------------------------------------------------------------------------
 
@@ -98,12 +129,35 @@ class Endpoint:
         return self.ask("call", number, method, args, tuple(kwargs.items()))
 
     def ask(self, *request: Any) -> Any:
-        """Send a request; answer what comes back in between; return the result or raise."""
+        """Send a request; answer what comes back in between; return the result or raise.
+
+        On the student's side an attribute that was just read is not asked for again: nobody but
+        this code runs until its next other request.
+        """
+        if self.is_judge or request[0] != "get":
+            self._known.clear()
+            return self._ask(*request)
+        if request not in self._known:
+            value = self._ask(*request)
+            if not self._stays(value):
+                return value
+            self._known[request] = value
+        return self._known[request]
+
+    def _stays(self, value: Any) -> bool:
+        """Whether reading it again would give the same thing: no copy that can be changed."""
+        plain = value is None or type(value) in (bool, int, float, str, StandIn)
+        return plain or self.shared.number(value) is not None
+
+    def _ask(self, *request: Any) -> Any:
         if self.is_judge and self._depth == 0 and not goes_on(request[0], request[2:]):
             self.shared.clear()
         self._depth += 1
         try:
-            self._send(list(request))
+            try:
+                self._send(list(request))
+            except TooLarge as error:  # nothing has been sent
+                raise ValueError(str(error)) from None
             while True:
                 reply = self._receive()
                 if reply[0] == "result":
@@ -131,6 +185,7 @@ class Endpoint:
 
     def _answer(self, request: list) -> None:
         asides: dict[str, Any] = {}
+        self._known.clear()
         try:
             if self.around_call is not None and request[0] == "call":
                 value, asides = self.around_call(lambda: self._do(request))
@@ -144,7 +199,8 @@ class Endpoint:
             return
         try:
             # What a call returns is new, so there is nothing to work on together.
-            self._send(["result", value, tuple(asides.items())], lends=request[0] == "get")
+            lends = request[0] == "get" and self.may_change(self._objects.get(request[1]))
+            self._send(["result", value, tuple(asides.items())], lends)
         except (BadMessage, Exception) as error:
             self._send(["error", error_facts(error), ()], lends=False)
 
@@ -162,13 +218,17 @@ class Endpoint:
         if what == "get":
             return getattr(value, name)
         if what == "set":
+            if not self.may_change(value):
+                raise AttributeError(f"{name} of {describe(value)} is not for others to set")
             setattr(value, name, rest[1])
             return None
         raise BadMessage(f"unknown request {what!r:.40}")
 
     def _object(self, number: Any) -> Any:
-        if not isinstance(number, int) or number not in self._objects:
+        if not isinstance(number, int):
             raise BadMessage("a reference to nothing")
+        if number not in self._objects:
+            raise ReferenceError("this object belonged to an earlier question")
         return self._objects[number]
 
     # ---- messages ------------------------------------------------------------------------------
@@ -220,7 +280,7 @@ class Endpoint:
 
     def resolve(self, reference: list[Any]) -> Any:
         if reference[0] == "yours" and len(reference) == 2:
-            return self._object(reference[1])
+            return self._objects.get(reference[1], FORGOTTEN)
         if reference[0] == "mine" and len(reference) == 3 and isinstance(reference[1], int):
             return self._stand_ins.setdefault(
                 reference[1], StandIn(self, reference[1], str(reference[2])[:80])
@@ -258,6 +318,9 @@ def describe(value: Any) -> str:
 # ---- errors ------------------------------------------------------------------------------------
 
 
+MAX_ERROR_CHARACTERS = 2000
+
+
 class StudentError(Exception):
     """An error of a class that only the other side has; kind is the name of that class."""
 
@@ -271,8 +334,8 @@ class Exited(Exception):
 def error_facts(error: BaseException) -> dict[str, Any]:
     """What crosses of an error: names of its classes, its text, the line it came from."""
     try:
-        text = str(error)[:2000]
-    except Exception:
+        text = str(error)[:MAX_ERROR_CHARACTERS]
+    except BaseException:
         text = "(its text cannot be had)"
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__][:-1],
@@ -286,29 +349,39 @@ def error_from(facts: Any, known_errors: Mapping[str, type[Exception]]) -> BaseE
     stop the judge."""
     if not isinstance(facts, dict) or not isinstance(facts.get("kinds"), list):
         raise BadMessage("an error of another form")
-    kinds, text = [str(kind) for kind in facts["kinds"]], str(facts.get("text", ""))
+    kinds = [str(kind)[:80] for kind in facts["kinds"][:20]]
+    text = str(facts.get("text", ""))[:MAX_ERROR_CHARACTERS]
     error: BaseException
     if "SystemExit" in kinds:
         error = Exited(text or "it called exit")
-    elif kinds and kinds[0] in known_errors:
-        error = known_errors[kinds[0]](text)
+    elif kinds and kinds[0] in known_errors and (own := _made(known_errors[kinds[0]], text)):
+        error = own
     else:
         name = kinds[0] if kinds else "Exception"
         known = next(filter(None, map(_builtin_error, kinds)), Exception)
         if name == known.__name__ or known is not Exception:
             error = known(text)
         else:
-            error = type(name, (StudentError,), {"kind": name})(text)
+            error = type(_as_name(name), (StudentError,), {"kind": name})(text)
     error.own_line = str(facts.get("line", ""))[:300]  # type: ignore[attr-defined]
     return error
+
+
+def _made(kind: type[Exception], text: str) -> Exception | None:
+    try:
+        return kind(text)
+    except Exception:
+        return None
+
+
+def _as_name(text: str) -> str:
+    return text if text.isidentifier() else "Exception"
 
 
 def _builtin_error(name: str) -> type[Exception] | None:
     kind = getattr(builtins, name, None)
     if not inspect.isclass(kind) or not issubclass(kind, Exception) or kind is Exception:
         return None
-    try:
-        kind("text")
-    except TypeError:  # UnicodeDecodeError and its like want more
+    if _made(kind, "text") is None:  # UnicodeDecodeError and its like want more
         return ValueError if issubclass(kind, ValueError) else None
     return kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import sys
 import traceback
@@ -19,8 +20,33 @@ from traitlets.config import Config
 
 from labkit.rewire import alone_with
 from labkit.traced import traced_peak
+from sandbox.outputs import MAX_OUTPUT_BYTES, short_enough
 
-MAX_OUTPUT_CHARACTERS = 200_000  # of one cell; the rest is cut off, and the cell says so
+MAX_WRITTEN_CHARACTERS = 64 * 2**20  # by one cell or call: no honest one writes so much
+
+
+class TooMuchOutput(BaseException):
+    """A cell or call prints without end. No Exception: a handler in a loop must not go on."""
+
+
+class Bounded(io.StringIO):
+    """Keeps the beginning of what is written and counts the rest, so that a flood takes no room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._n_written = 0
+
+    def write(self, text: str) -> int:
+        room = max(0, MAX_OUTPUT_BYTES - self._n_written)
+        super().write(text[:room])
+        self._n_written += len(text)
+        if self._n_written > MAX_WRITTEN_CHARACTERS:
+            raise TooMuchOutput(f"it wrote more than {MAX_WRITTEN_CHARACTERS:,} characters")
+        return len(text)
+
+    def getvalue(self) -> str:
+        lost = self._n_written - self.tell()
+        return super().getvalue() + (f"\n[{lost:,} characters more are left out]\n" if lost else "")
 
 
 def make_shell() -> InteractiveShell:
@@ -46,15 +72,21 @@ class Shell:
         """-> (outputs as nbformat has them, whether it ran to its end without an error)"""
         results: list[dict[str, Any]] = []
         self.shell.display_trap.hook = CapturingDisplayHook(self.shell, results)
-        with capture_output() as captured:
+        out, err = Bounded(), Bounded()
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            capture_output(stdout=False, stderr=False) as captured,
+        ):
             result = self.shell.run_cell(source, store_history=True)
-        outputs = [_stream(name, getattr(captured, name)) for name in ("stdout", "stderr")]
+        outputs = [_stream("stdout", out.getvalue()), _stream("stderr", err.getvalue())]
         outputs += [_shown(rich.data) for rich in captured.outputs]
         outputs += [_shown(shown["data"]) for shown in results]
         error = result.error_before_exec or result.error_in_exec
         if error is not None:
             outputs.append(_failure(error))
-        return _short_enough([o for o in outputs if o is not None]), error is None
+        kept = [output for output in outputs if output is not None]
+        return short_enough(kept, MAX_OUTPUT_BYTES), error is None
 
     def value(self, name: str) -> Any:
         """What the notebook calls by this name. Raises KeyError."""
@@ -70,6 +102,14 @@ class Shell:
     def alone(self, function: Any, name: str, others: dict[str, Any]) -> Any:
         """A function of the notebook, with other parts than its own to call."""
         return alone_with(function, name, dict(others))
+
+    def many(self, function: Any, n: int, args: list[Any]) -> list[Any]:
+        """Call it n times with these arguments, lists anew each time; generators run to the end."""
+        found = []
+        for _ in range(n):
+            result = function(*(list(a) if type(a) is list else a for a in args))
+            found.append(list(result) if inspect.isgenerator(result) else result)
+        return found
 
     def traced(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[Any, int]:
         """Call it and note the most bytes held at once, beyond what there was before."""
@@ -107,21 +147,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
 def text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "(its text cannot be had)"
-
-
-def _short_enough(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    left, kept = MAX_OUTPUT_CHARACTERS, []
-    for output in outputs:
-        size = len(str(output))
-        if size > left:
-            text = f"[{size:,} characters more are left out]"
-            kept.append({"output_type": "stream", "name": "stderr", "text": text})
-            break
-        kept.append(output)
-        left -= size
-    return kept
 
 
 # ---- round a call ------------------------------------------------------------------------------
@@ -145,11 +172,12 @@ def around_call(call: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 @contextlib.contextmanager
 def _watched(asides: dict[str, Any]) -> Iterator[None]:
-    output = io.StringIO()
+    output = Bounded()
     with (
         np.errstate(all="warn", under="ignore"),
         warnings.catch_warnings(record=True) as caught,
         contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(Bounded()),
     ):
         warnings.simplefilter("always")
         try:

@@ -5,8 +5,12 @@ The judge calls the functions itself, so `check` has nothing to do here.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
-from types import FunctionType, ModuleType
+from collections.abc import Collection
+from functools import lru_cache
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 VERBS = (
@@ -44,19 +48,47 @@ class Answers(dict):
         """Judged elsewhere."""
 
 
+@lru_cache(maxsize=1)
+def functions_by_code() -> dict[CodeType, list[FunctionType]]:
+    """Every function that the engine and labkit hold, by its code: a copy shares it."""
+    found: dict[CodeType, list[FunctionType]] = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, FunctionType):
+            home = str(thing.__globals__.get("__name__")).split(".")[0]
+            if home in ("inferlab", "labkit"):
+                found.setdefault(thing.__code__, []).append(thing)
+    return found
+
+
 def remove_reference(names: dict[str, str]) -> None:
     """Take the code out of the functions that are under judgement, wherever they are held.
 
-    names: "module.function" or "module.Class.method" -> what to say. The code object itself is
-    replaced, so that copies of the function, old references and closures lose it too.
+    names: "module.function" or "module.Class.method" -> what to say. The code itself is replaced,
+    in copies of the function too, and what is left of it in memory is overwritten.
+    Raises ValueError if one of them is no function: it must not stay by mistake.
     """
+    copies = functions_by_code()
     for path, text in names.items():
         target = _find(path)
         while hasattr(target, "__wrapped__"):
             getattr(target, "cache_clear", lambda: None)()
             target = target.__wrapped__
-        if isinstance(target, FunctionType):
-            _empty(target, text)
+        if not isinstance(target, FunctionType):
+            raise ValueError(f"{path} cannot be taken out of the reference: it is {target!r:.80}")
+        code = target.__code__
+        for function in copies.pop(code, [target]):
+            _empty(function, text)
+        _overwrite(code, copies)
+    functions_by_code.cache_clear()
+
+
+def _overwrite(code: CodeType, alive: Collection[CodeType]) -> None:
+    """Nothing runs this code any more; its instructions must not be found in memory either."""
+    n_bytes = 2 * sum(1 for _ in code.co_positions())  # an instruction's unit has two
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and constant not in alive:
+            _overwrite(constant, alive)
+    ctypes.memset(id(code) + CodeType.__basicsize__, 0, n_bytes)
 
 
 def _find(path: str) -> Any:

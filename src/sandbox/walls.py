@@ -9,15 +9,19 @@ prctl(2), getrlimit(2).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import resource
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from sandbox.syscalls import deny
 
 NEWNS, NEWUTS, NEWIPC = 0x00020000, 0x04000000, 0x08000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -27,6 +31,7 @@ MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NOBODY = 65534
+FIRST_USER = 2**30  # users above it belong to nobody; each student's process is one of its own
 
 SYSTEM = (
     "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt",
@@ -43,15 +48,22 @@ class Limits:
     cpu_s: int = 600
     file_bytes: int = 64 * 2**20
     n_files: int = 256
-    n_processes: int = 256
+    n_processes: int = 64  # threads count
     scratch_bytes: int = 256 * 2**20
+    n_scratch_files: int = 20_000
+    all_processes_bytes: int = 4 * 2**30  # that a student's processes have made, all together
 
 
 @dataclass(frozen=True)
 class View:
-    """What of the file system can be seen, read-only, besides the system's programs."""
+    """What of the file system can be seen, read-only, besides the system's programs.
+
+    hidden: folders that are empty even where the system's or a readable one holds them; what is
+    readable within a hidden one can be seen.
+    """
 
     readable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
@@ -69,11 +81,12 @@ def _try(name: str, result: int) -> None:
         raise CannotIsolate(number, f"{name}: {os.strerror(number)}")
 
 
-def enter(view: View, scratch: str = "/tmp") -> None:
+def enter(view: View, scratch: str = "/tmp", line: int | None = None) -> None:
     """Build the walls round this process, and become process 1 within them. May fork.
 
-    The caller's process stays outside as a guard that waits and ends with the same status; the
-    function returns in the inner process only. Raises CannotIsolate if the kernel refuses.
+    The caller's process stays outside as a guard: it ends process 1, and with it everything inside,
+    when the other end of `line` (a socket) is closed or too much memory is held. The function
+    returns in the inner process only. Raises CannotIsolate if the kernel refuses.
     """
     libc = _libc()
     is_root = os.geteuid() == 0
@@ -81,19 +94,22 @@ def enter(view: View, scratch: str = "/tmp") -> None:
         _try("unshare", libc.unshare(NEWNS | NEWPID | NEWNET | NEWIPC | NEWUTS))
     else:
         _own_users(libc)
+    user = FIRST_USER + os.getpid()
     inner = os.fork()
     if inner:
-        _guard(inner)
+        _guard(inner, line, view.limits.all_processes_bytes)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _be_first_to_go()
     _new_root(libc, view, scratch)
     os.chdir(scratch)
     drop_capabilities(libc)
     if is_root:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
+        _change_user(user)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of user cleared it
     set_limits(view.limits)
+    _try("seccomp", deny(libc))
 
 
 def _own_users(libc: ctypes.CDLL) -> None:
@@ -105,10 +121,55 @@ def _own_users(libc: ctypes.CDLL) -> None:
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def _guard(inner: int) -> None:
-    """Wait outside for process 1, and end as it ended."""
+def _be_first_to_go() -> None:
+    """Where memory runs short, the kernel is to end this process, not the judge."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _change_user(user: int) -> None:
+    """A user of its own: the limit on processes counts each user's, and no other's signals come."""
+    try:
+        os.setresuid(user, user, user)
+    except OSError:  # a container that has only the lower numbers
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def _guard(inner: int, line: int | None, most_bytes: int) -> None:
+    """Wait outside for process 1, end it when it is time, and end as it ended."""
+    ended, base = os.pidfd_open(inner), _own_bytes("self")
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    if line is not None:
+        poll.register(line, select.POLLRDHUP)
+    while not poll.poll(LOOK_MS):
+        if _made_bytes(base) > most_bytes:
+            break
+    os.kill(inner, signal.SIGKILL)  # it is not waited for yet: the number is its own
     _, status = os.waitpid(inner, 0)
     os._exit(os.waitstatus_to_exitcode(status) & 255)
+
+
+LOOK_MS = 100
+
+
+def _made_bytes(base: int) -> int:
+    """Memory that the processes inside have made, beyond what the first one began with."""
+    if os.path.exists("/proc/self"):  # the new root, whose /proc shows them alone, is not there yet
+        return 0
+    processes = [name for name in os.listdir("/proc") if name.isdigit()]
+    if len(processes) <= 1:  # one alone is within the kernel's own limit
+        return 0
+    return sum(max(0, _own_bytes(name) - base) for name in processes)
+
+
+def _own_bytes(process: str) -> int:
+    """Memory of a process that is no file's."""
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _new_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:
@@ -116,18 +177,32 @@ def _new_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:
     mount = _mounter(libc)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     root = "/tmp"  # any folder that exists; the new root is mounted over it
-    size = f"size={view.limits.scratch_bytes},mode="
+    size = f"size={view.limits.scratch_bytes},nr_inodes={view.limits.n_scratch_files},mode="
     kept = [(p, os.open(p, os.O_PATH)) for p in _existing((*SYSTEM, *view.readable))]
+    masks = _maskable(view.hidden)
     devices = [(f"/dev/{d}", os.open(f"/dev/{d}", os.O_PATH)) for d in DEVICES]
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, size + "755")
+    inner = [(path, handle) for path, handle in kept if _is_within(path, masks)]
     for path, handle in kept:
-        _bind(mount, handle, root + path, os.path.isdir(path) or _is_folder(handle))
+        if (path, handle) not in inner:
+            _bind(mount, handle, root + path, _is_folder(handle))
+    masks = [root + path for path in masks if os.path.isdir(root + path)]
+    for mask in masks:
+        mount("tmpfs", mask, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
+    for path, handle in inner:
+        _bind(mount, handle, root + path, _is_folder(handle))
+    for mask in masks:
+        mount(None, mask, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_BIND)
     for path, handle in devices:
         _bind(mount, handle, root + path, folder=False, read_only=False)
-    for folder in ("/proc", scratch, "/old"):
+    for folder in ("/proc", scratch, "/old", "/dev/shm"):
         os.makedirs(root + folder, exist_ok=True)
+    for i, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{i}", f"{root}/dev/{name}")
+    os.symlink("/proc/self/fd", f"{root}/dev/fd")
     mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV)
-    mount("tmpfs", root + scratch, "tmpfs", MS_NOSUID | MS_NODEV, size + "1777")
+    for folder in (scratch, "/dev/shm"):
+        mount("tmpfs", root + folder, "tmpfs", MS_NOSUID | MS_NODEV, size + "1777")
     number = PIVOT_ROOT.get(platform.machine())
     if number is None:
         raise CannotIsolate(0, f"pivot_root on {platform.machine()} is not known here")
@@ -151,6 +226,17 @@ def _mounter(libc: ctypes.CDLL) -> Callable[..., None]:
 def _existing(paths: Iterable[str]) -> list[str]:
     """Those that are there, each once, outer folders before inner ones."""
     return sorted({p for p in paths if os.path.exists(p)})
+
+
+def _maskable(paths: Iterable[str]) -> list[str]:
+    """Those that do not hold a folder which Python itself needs."""
+    needed = [os.path.join(os.path.realpath(p), "") for p in ("/usr", "/lib", "/bin")]
+    resolved = {os.path.realpath(path) for path in paths}
+    return sorted(p for p in resolved if not any(n.startswith(os.path.join(p, "")) for n in needed))
+
+
+def _is_within(path: str, folders: Iterable[str]) -> bool:
+    return any(os.path.realpath(path).startswith(os.path.join(f, "")) for f in folders)
 
 
 def _is_folder(handle: int) -> bool:

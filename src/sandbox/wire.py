@@ -12,14 +12,18 @@ import math
 import struct
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-MAX_MESSAGE_BYTES = 512 * 2**20
-MAX_FRAMES = 4096
+MAX_MESSAGE_BYTES = 256 * 2**20
+MAX_TEXT_BYTES = 16 * 2**20  # of the JSON: as Python objects it takes some twenty times as much
+MAX_FRAMES = 2**16
+SMALL = 2**18  # bytes that are sent and received in one piece
+MAX_RANGE = 10**6  # longer ones are references
 NUMBER_KINDS = "biuf"  # of arrays: booleans, whole numbers, floats
 
 Refer = Callable[[Any], list[Any]]  # an object that stays here -> the reference that crosses
@@ -32,6 +36,10 @@ class WireFailure(BaseException):
 
 class BadMessage(WireFailure):
     """The other side sent something that is not a message."""
+
+
+class TooLarge(BadMessage):
+    """A message, or all of them together, of more bytes than there is room for."""
 
 
 class PeerGone(WireFailure):
@@ -68,11 +76,14 @@ class Writer:
         if isinstance(value, np.ndarray) and value.dtype.kind in NUMBER_KINDS:
             return self.array(value)
         if isinstance(value, np.generic) and value.dtype.kind in NUMBER_KINDS:
-            return ["scalar", value.dtype.str, self.frame(memoryview(value.tobytes()))]
+            return ["scalar", value.dtype.str, value.tobytes().hex()]
         if isinstance(value, np.random.Generator):
             return ["rng", json.dumps(rng_state(value))]
         if _is_tensor(value):
             return ["tensor", self.array(_tensor_array(value))]
+        for base, plain_of in _PLAIN.items():
+            if issubclass(kind, base):  # isinstance asks the object itself
+                return self.value(plain_of(value))
         return ["ref", self.refer(value)]
 
     def array(self, value: np.ndarray) -> list[Any]:
@@ -97,13 +108,27 @@ _CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
     tuple: lambda w, v: w.items("tuple", v),
     set: lambda w, v: w.items("set", v),
     frozenset: lambda w, v: w.items("set", v),
-    range: lambda w, v: ["range", [v.start, v.stop, v.step]],
+    range: lambda w, v: (
+        ["range", [v.start, v.stop, v.step]]
+        if len(v[: MAX_RANGE + 1]) <= MAX_RANGE
+        else ["ref", w.refer(v)]
+    ),
     slice: lambda w, v: w.items("slice", (v.start, v.stop, v.step)),
     deque: lambda w, v: w.items("deque", v),
     dict: lambda w, v: w.pairs("dict", v),
     OrderedDict: lambda w, v: w.pairs("ordered", v),
     bytes: lambda w, v: ["bytes", w.frame(memoryview(v))],
     type(...): lambda w, v: ["ellipsis"],
+}
+
+
+_PLAIN: dict[type, Callable[[Any], Any]] = {  # a subclass crosses as what it is underneath
+    int: int.__int__,
+    float: float.__float__,
+    str: lambda v: str.__add__(v, ""),
+    tuple: lambda v: tuple(tuple.__iter__(v)),
+    list: lambda v: list(list.__iter__(v)),
+    dict: lambda v: dict(dict.items(v)),
 }
 
 
@@ -119,7 +144,7 @@ class Reader:
         if not isinstance(coded, list):
             if isinstance(coded, dict):
                 raise BadMessage("a bare mapping")
-            return coded
+            return _writable(coded) if isinstance(coded, str) else coded
         if not coded or not isinstance(coded[0], str):
             raise BadMessage("a list without a tag")
         build = getattr(self, f"_{coded[0]}", None)
@@ -127,9 +152,9 @@ class Reader:
             raise BadMessage(f"unknown tag {coded[0]!r:.40}")
         try:
             return build(*coded[1:])
-        except BadMessage:
-            raise
-        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+        except MemoryError:
+            raise TooLarge(f"no room for a {coded[0]}") from None
+        except Exception as error:
             raise BadMessage(f"malformed {coded[0]}: {error}") from None
 
     def _values(self, coded: Any) -> list[Any]:
@@ -138,9 +163,7 @@ class Reader:
         return [self.value(v) for v in coded]
 
     def _int(self, text: str) -> int:
-        if len(text) > 10_000:
-            raise BadMessage("a number of too many digits")
-        return int(text, 16)
+        return int(text, 16)  # as many digits as fit: reading hexadecimal ones is quick
 
     def _list(self, coded: Any) -> list[Any]:
         return self._values(coded)
@@ -152,7 +175,10 @@ class Reader:
         return set(self._values(coded))
 
     def _range(self, coded: Any) -> range:
-        return range(*(int(n) for n in coded))
+        found = range(*(int(n) for n in coded))
+        if len(found[: MAX_RANGE + 1]) > MAX_RANGE:
+            raise BadMessage("a range that is too long")
+        return found
 
     def _slice(self, coded: Any) -> slice:
         start, stop, step = self._values(coded)
@@ -182,8 +208,8 @@ class Reader:
             raise BadMessage(f"an array of {sizes} {kind} in {len(data)} bytes")
         return np.frombuffer(data, kind).reshape(sizes).copy()
 
-    def _scalar(self, dtype: str, frame: int) -> Any:
-        kind, data = _number_type(dtype), self._frame(frame)
+    def _scalar(self, dtype: str, digits: str) -> Any:
+        kind, data = _number_type(dtype), bytes.fromhex(digits)
         if kind.itemsize != len(data):
             raise BadMessage("a scalar of the wrong size")
         return np.frombuffer(data, kind)[0]
@@ -220,6 +246,11 @@ _TAGS = frozenset(
     for name in vars(Reader)
     if name.startswith("_") and not name.startswith("__") and name not in ("_frame", "_values")
 )
+
+
+def _writable(text: str) -> str:
+    """Text that can be written to a file: half of a surrogate pair, alone, cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _field_values(value: Any) -> list[Any]:
@@ -269,6 +300,9 @@ def _size(n: Any) -> int:
 # ---- messages ----------------------------------------------------------------------------------
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
 class Wire:
     """One end of the connection: messages of JSON and frames over a stream socket.
 
@@ -277,19 +311,21 @@ class Wire:
 
     def __init__(self, sock: Any, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.sock, self.max_bytes = sock, max_bytes
-        self._buffer = bytearray(2**18)
+        self._buffer = bytearray(SMALL)
+        self._from = self._to = 0  # what has been received and not been read yet
 
     def send(self, coded: Any, frames: list[memoryview]) -> None:
-        text = json.dumps(coded, separators=(",", ":")).encode()
+        text = _to_json(coded).encode()
         sizes = [len(text), *map(len, frames)]
-        if sum(sizes) > self.max_bytes or len(sizes) > MAX_FRAMES:
-            raise BadMessage(f"a message of {sum(sizes):,} bytes in {len(sizes):,} parts")
+        self._check(sizes)
         head = struct.pack(f"!I{len(sizes)}Q", len(sizes), *sizes)
+        parts: list[Any] = [head, text, *frames]
+        if sum(sizes) < SMALL:
+            parts = [b"".join(parts)]
         try:
-            self.sock.sendall(head + text)
-            for frame in frames:
-                if len(frame):
-                    self.sock.sendall(frame)
+            for part in parts:
+                if len(part):
+                    self.sock.sendall(part)
         except ConnectionError as error:
             raise PeerGone(str(error)) from None
 
@@ -300,30 +336,52 @@ class Wire:
         """
         (n_sizes,) = struct.unpack("!I", self._fill(4))
         if not 1 <= n_sizes <= MAX_FRAMES:
-            raise BadMessage(f"a message of {n_sizes} parts")
+            raise BadMessage(f"{n_sizes:,} parts are no message")
         sizes = struct.unpack(f"!{n_sizes}Q", self._fill(8 * n_sizes))
-        if sum(sizes) > self.max_bytes:
-            raise BadMessage(f"a message of {sum(sizes):,} bytes; at most {self.max_bytes:,}")
-        whole = self._fill(sum(sizes))
-        ends = [sum(sizes[: i + 1]) for i in range(n_sizes)]
+        self._check(sizes)
+        try:
+            whole = self._fill(sum(sizes))
+        except MemoryError:
+            raise TooLarge(f"no room for a message of {sum(sizes):,} bytes") from None
+        ends = list(accumulate(sizes))
         frames = [whole[end - size : end] for size, end in zip(sizes[1:], ends[1:], strict=True)]
         try:
             return json.loads(bytes(whole[: sizes[0]])), frames
+        except MemoryError:
+            raise TooLarge(f"no room for a text of {sizes[0]:,} bytes") from None
         except (ValueError, RecursionError) as error:
             raise BadMessage(f"no JSON: {error}") from None
 
+    def _check(self, sizes: Sequence[int]) -> None:
+        """Raises TooLarge."""
+        if sizes[0] > MAX_TEXT_BYTES or sum(sizes) > self.max_bytes or len(sizes) > MAX_FRAMES:
+            raise TooLarge(
+                f"a message of {sum(sizes):,} bytes in {len(sizes):,} parts, {sizes[0]:,} bytes of "
+                f"text; at most {self.max_bytes:,}, {MAX_FRAMES:,} and {MAX_TEXT_BYTES:,} can cross"
+            )
+
     def _fill(self, n: int) -> memoryview:
         """The next n bytes, in the buffer."""
-        if n > len(self._buffer):
-            self._buffer = bytearray(n)
-        view = memoryview(self._buffer)[:n]
-        done = 0
-        while done < n:
+        self._make_room(n)
+        view = memoryview(self._buffer)
+        while self._to - self._from < n:
             try:
-                got = self.sock.recv_into(view[done:])
+                got = self.sock.recv_into(view[self._to :])
             except ConnectionError as error:
                 raise PeerGone(str(error)) from None
             if not got:
                 raise PeerGone("the connection is closed")
-            done += got
-        return view
+            self._to += got
+        self._from += n
+        return view[self._from - n : self._from]
+
+    def _make_room(self, n: int) -> None:
+        if self._from == self._to:
+            self._from = self._to = 0
+        if self._from + n <= len(self._buffer):
+            return
+        left = bytes(memoryview(self._buffer)[self._from : self._to])
+        if n > len(self._buffer):
+            self._buffer = bytearray(n)
+        self._buffer[: len(left)] = left
+        self._from, self._to = 0, len(left)

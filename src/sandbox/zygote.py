@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import pkgutil
+import random
 import signal
 import socket
 import sys
@@ -38,8 +39,9 @@ def preload() -> None:
     import_all("labkit")
     import_all("inferlab")
     from sandbox.shell import make_shell
-    from sandbox.stand_ins import grader_module
+    from sandbox.stand_ins import functions_by_code, grader_module
 
+    functions_by_code()
     sys.modules["grader"] = grader_module()
     _load_alone("grader.counting", "grader/counting.py")  # a tool of notebooks; it knows no case
     make_shell()
@@ -57,34 +59,37 @@ def _load_alone(name: str, path: str) -> None:
 
 
 def import_all(package: str) -> None:
-    """Every module of a package, but the server's and those whose optional package is not here."""
-    folder = importlib.import_module(package).__path__
-    for module in pkgutil.walk_packages(folder, f"{package}."):
-        if not module.name.startswith("inferlab.serve"):
+    """Every module of a package, but the server's own and those whose package is not here."""
+    folders = getattr(importlib.import_module(package), "__path__", [])  # a module has none
+    for module in pkgutil.walk_packages(folders, f"{package}."):
+        if not module.name.startswith("inferlab.serve.") or module.name.endswith(".process"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
 
 
 @lru_cache(maxsize=1)
 def by_value() -> dict[str, type]:
-    """The engine's frozen dataclasses: records, which cross as their fields."""
-    return {c.__name__: c for c in _classes() if is_dataclass(c) and _is_frozen(c)}
+    """Frozen dataclasses of the engine, and a model that is a table: they cross as their fields."""
+    records = (*_classes("inferlab"), *_classes("labkit.toy_model"))
+    return {
+        f"{c.__module__}.{c.__qualname__}": c for c in records if is_dataclass(c) and _is_frozen(c)
+    }
 
 
 @lru_cache(maxsize=1)
 def errors() -> dict[str, type[Exception]]:
     """The engine's own classes of errors."""
-    return {c.__name__: c for c in _classes() if issubclass(c, Exception)}
+    return {c.__name__: c for c in _classes("inferlab") if issubclass(c, Exception)}
 
 
 def _is_frozen(kind: Any) -> bool:
     return kind.__dataclass_params__.frozen
 
 
-def _classes() -> list[type]:
-    """Every class that a module of the engine defines."""
-    import_all("inferlab")
-    modules = [m for n, m in sorted(sys.modules.items()) if n.split(".")[0] == "inferlab"]
+def _classes(package: str) -> list[type]:
+    """Every class that a module of it defines."""
+    import_all(package)
+    modules = [m for n, m in sorted(sys.modules.items()) if f"{n}.".startswith(f"{package}.")]
     return [
         value
         for module in modules
@@ -109,7 +114,10 @@ def _answer(control: socket.socket) -> None:
         if not descriptors:
             continue
         asked = json.loads(data)
-        pid = os.fork()
+        try:
+            pid, trouble = os.fork(), ""
+        except OSError as error:
+            pid, trouble = -1, f" {error}"
         if pid == 0:
             control.close()
             given = socket.socket(fileno=descriptors[0])
@@ -119,7 +127,7 @@ def _answer(control: socket.socket) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _child(given, asked)
         os.close(descriptors[0])
-        control.sendall(f"{pid}\n".encode())
+        control.sendall(f"{pid}{trouble}\n".encode())
 
 
 def _child(sock: socket.socket, asked: dict[str, Any]) -> None:
@@ -128,7 +136,8 @@ def _child(sock: socket.socket, asked: dict[str, Any]) -> None:
     try:
         limits = Limits(**asked["limits"])
         if asked["isolation"] == "full":
-            enter(View(tuple(asked["readable"]), limits))
+            view = View(tuple(asked["readable"]), tuple(asked["hidden"]), limits)
+            enter(view, line=sock.fileno())
         elif asked["isolation"] == "limits":
             os.chdir(asked["scratch"])
             set_limits(limits)
@@ -151,23 +160,32 @@ def _serve(sock: socket.socket, under_judgement: dict[str, str]) -> None:
 
     remove_reference(under_judgement)
     quiet()
+    _seed()
     os.environ.update({"NBGRADER_EXECUTION": "autograde", "HOME": os.getcwd(), "MPLBACKEND": "agg"})
     shell = Shell(InteractiveShell.instance())
     endpoint = Endpoint(
         Wire(sock), by_value(), is_judge=False, errors=errors(), around_call=around_call
     )
     endpoint.refer(shell)  # number 1: the judge runs cells and looks names up through it
+    endpoint.say_ready()
     endpoint.serve()
 
 
+def _seed() -> None:
+    """The same bytes in, the same result out, also where nobody has chosen a seed."""
+    import numpy as np
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
 def _say(sock: socket.socket, error: BaseException) -> None:
-    """The walls could not be built, or the protocol was broken: tell the judge, if it listens."""
-    if isinstance(error, (BadMessage, OSError)):
-        facts = {"kinds": [type(error).__name__], "text": str(error)[:500], "line": ""}
-        try:
-            Endpoint(Wire(sock), {}, is_judge=False)._send(["error", facts, ()], lends=False)
-        except (PeerGone, BadMessage, OSError):
-            return
+    """It could not be set up, or the protocol was broken: tell the judge, if it listens."""
+    facts = {"kinds": [type(error).__name__], "text": str(error)[:500], "line": ""}
+    with contextlib.suppress(PeerGone, BadMessage, OSError):
+        Endpoint(Wire(sock), {}, is_judge=False)._send(["error", facts, ()], lends=False)
 
 
 def _null_for(*descriptors: int) -> None:

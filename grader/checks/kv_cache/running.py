@@ -208,6 +208,8 @@ TINY = ModelConfig(
 class CountingModel:
     """The part of a model that generation needs. Counts the passes and the tokens it runs."""
 
+    for_answers = ("config", "new_cache", "next_logits")
+
     def __init__(self, seed: int, config: ModelConfig = TINY) -> None:
         weights = random_weights(config, np.random.default_rng(seed), np.float64)
         self._model = Model(config, weights)

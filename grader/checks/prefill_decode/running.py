@@ -35,6 +35,8 @@ TINY = ModelConfig(
 class WatchedModel:
     """The part of a model that generation needs. Remembers how many tokens each pass ran."""
 
+    for_answers = ("config", "next_logits")
+
     def __init__(self, seed: int) -> None:
         self._model = Model(TINY, random_weights(TINY, np.random.default_rng(seed), np.float64))
         self.config = TINY

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.speculative.lesson import DRAFT, LESSON, TARGET, draw_law
-from grader.exercise import Case, Exercise, Inputs
+from grader.exercise import Case, Exercise, Inputs, many
 from grader.law import Law
 from inferlab.sampling import draw_token
 from inferlab.speculative import (
@@ -25,7 +25,7 @@ def _drive_token(answer: Any, inputs: Inputs) -> dict[str, Any]:
     """How often each token came out, and how often the proposed one was kept."""
     target, draft = inputs["target"], inputs["draft"]
     rng = np.random.default_rng(inputs["seed"])
-    pairs = [answer(target, draft, rng) for _ in range(N_DRAWS)]
+    pairs = many(answer, N_DRAWS, target, draft, rng)
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise TypeError("return a pair: the token, and whether the proposed one was kept")
     tokens = [int(token) for token, _ in pairs]

@@ -1,44 +1,14 @@
-"""Small models for the checks of lesson 08: they read their cache, and every pass is written down.
-
-A ToyModel keeps the token ids themselves as keys of a real KVCache. Its logits depend on every
-token and position that the cache holds, so a rejected token left in it changes what comes next.
-"""
+"""Small models for the checks of lesson 08: every pass of theirs is written down."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from inferlab.kv_cache import KVCache
 from inferlab.model import Model
-
-N_STATES = 13
-
-
-class ToyModel:
-    """A table of logits, (N_STATES, vocab_size); the text so far decides on the row."""
-
-    def __init__(self, table: np.ndarray) -> None:
-        self.table = table
-        self.config = SimpleNamespace(vocab_size=table.shape[1], max_context=10_000)
-
-    def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> KVCache:
-        return KVCache(1, 1, 1, n_sequences, capacity, np.float64)
-
-    def forward(self, tokens: Any, cache: Any = None, last_only: bool = False) -> np.ndarray:
-        cache = self.new_cache() if cache is None else cache
-        ids = np.asarray(tokens, dtype=np.float64)[:, None, :, None]  # (1, 1, T, 1)
-        seen, _ = cache.append(0, ids, ids)
-        text = seen[0, 0, :, 0]  # all that the cache holds
-        sums = np.cumsum((text + 1) * (1 + np.arange(len(text)) % 5))
-        logits = self.table[(sums[-ids.size :] % N_STATES).astype(int)][None]
-        return logits[:, -1:] if last_only else logits
-
-    def next_logits(self, tokens: Sequence[int], cache: Any = None) -> np.ndarray:
-        return self.forward([tokens], cache, last_only=True)[0, -1]
+from labkit.toy_model import N_STATES, ToyModel
 
 
 def toy_pair(rng: np.random.Generator, vocab_size: int, noise: float) -> tuple[ToyModel, ToyModel]:
@@ -49,6 +19,8 @@ def toy_pair(rng: np.random.Generator, vocab_size: int, noise: float) -> tuple[T
 
 class Watched:
     """A model that remembers its caches, and where each of its passes began and ended."""
+
+    for_answers = ("config", "new_cache", "forward", "next_logits")
 
     def __init__(self, model: ToyModel | Model) -> None:
         self.model, self.config = model, model.config

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from grader.checks.speculative.lesson import LESSON
-from grader.checks.speculative.toy import ToyModel, Watched, toy_pair
+from grader.checks.speculative.toy import Watched, toy_pair
 from grader.compare import as_list, raised
-from grader.exercise import Case, Exercise, Inputs
+from grader.exercise import Case, Exercise, Inputs, many
 from grader.law import Law
 from inferlab.config import ModelConfig
 from inferlab.model import Model
@@ -23,6 +23,7 @@ from inferlab.speculative import (
     verify_draft,
 )
 from inferlab.weights import random_weights
+from labkit.toy_model import ToyModel
 
 GREEDY = partial(sampling_law, temperature=0.0)
 COLD = partial(sampling_law, temperature=0.5, top_k=2)  # far from the plain softmax
@@ -126,11 +127,9 @@ def _mismatch(inputs: Inputs) -> bool:
 def _frequencies(answer: Any, inputs: Inputs) -> dict[str, Any]:
     """How often each first, and each second token came out."""
     rng, n = np.random.default_rng(inputs["seed"]), inputs["models"][0].config.vocab_size
-    drawn = []
-    for _ in range(N_GENERATIONS):
-        settings = (inputs["n_new"], inputs["gamma"], inputs["law_of"], rng)
-        rounds = answer(*inputs["models"], list(inputs["prompt"]), *settings)
-        drawn.append([int(token) for new in rounds for token in new])
+    settings = (inputs["n_new"], inputs["gamma"], inputs["law_of"], rng)
+    results = many(answer, N_GENERATIONS, *inputs["models"], list(inputs["prompt"]), *settings)
+    drawn = [[int(token) for new in rounds for token in new] for rounds in results]
     first, second = (np.bincount([d[i] for d in drawn], minlength=n) for i in (0, 1))
     return {"law of the first token": first, "law of the second token": second}
 
