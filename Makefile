@@ -9,6 +9,7 @@
 #   make test ARGS="-k store"         extra arguments for pytest
 #   make train-tiny ARGS=moe          only one of the small models
 #   make bench ARGS=--quick           does every benchmark run at all?
+#   make site ARGS=--with-solutions   for instructors: worked solutions folded in
 
 PYTHON   ?= python3
 PIP_ARGS ?=
@@ -21,7 +22,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve
+.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
 .DEFAULT_GOAL := help
 
 help:
@@ -34,6 +35,7 @@ help:
 	@echo "make serve  serve the small model that comes with the course, at http://127.0.0.1:8000"
 	@echo "make bench-serve  two load clients against one server: do they agree? (5 minutes)"
 	@echo "make bench-grade  submissions a second, beside nbgrader's own autograding (10 minutes)"
+	@echo "make site   build the lessons into a static site (the first time runs each: some minutes)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -71,6 +73,9 @@ bench: env
 
 serve: env
 	@$(PY) -m grader.cli serve --model tiny-target $(ARGS)
+
+site: env
+	@$(PY) -m docs.book $(ARGS)
 
 # guidellm in an environment of its own: it pins other versions than the course does.
 bench-serve: env
@@ -133,5 +138,5 @@ lock: check-python
 
 clean:
 	@echo "== inferlab: deleting $(VENV) and caches; work/ stays"
-	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache test-artifacts *.egg-info
+	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache test-artifacts docs/_build *.egg-info
 	@find src grader tests docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,16 +1,15 @@
-"""Draw docs/pipeline.svg: what the course builds, part by part. Run: python docs/pipeline.py
-
-Colours are blue, orange and grey (told apart by colour-blind readers), and every kind of box also
-has its own border, so that nothing is said by colour alone.
-"""
+"""Draw docs/pipeline.svg: what the course builds, part by part. Run: python docs/pipeline.py"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
-from matplotlib.patches import FancyBboxPatch
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # so that it also runs as a file
+    sys.path.insert(0, str(ROOT))
+
+from docs.boxes import arrow, box, note, picture  # noqa: E402
 
 HERE = Path(__file__).parent
 ALT = (
@@ -18,13 +17,6 @@ ALT = (
     "then decoded token by token; keys and values go into a paged KV cache that every decode step "
     "reads. Lessons 1 to 12 each build one of these parts."
 )
-
-# kind -> face, edge, line style
-KINDS = {
-    "flow": ("#dbe9f6", "#1f5a94", "-"),
-    "memory": ("#fde3c8", "#b35900", "--"),
-    "measure": ("#eeeeee", "#555555", ":"),
-}
 
 # text, lesson, x, y, width, kind
 BOXES = (
@@ -45,7 +37,6 @@ BOXES = (
     ("latency metrics:\nwhat users feel", "11", 5.4, 0.0, 2.4, "measure"),
     ("capacity:\nhow many GPUs", "12", 10.0, 0.0, 2.4, "measure"),
 )
-HEIGHT = 0.95
 
 # from (x, y) to (x, y)
 ARROWS = (
@@ -68,43 +59,15 @@ ARROWS = (
 
 def draw(path: Path) -> None:
     """Write the picture; the same bytes each time."""
-    own = {"svg.hashsalt": "inferlab", "font.size": 9.5}
-    with plt.style.context("default"), plt.rc_context(own):
-        figure, axes = plt.subplots(figsize=(11, 5))
-        axes.set(xlim=(-0.2, 13.7), ylim=(-0.3, 6.4))
-        axes.axis("off")
-        axes.set_title("What you will build (numbers are lessons)", loc="left", fontsize=12)
-        for box in BOXES:
-            _box(axes, *box)
+    title = "What you will build (numbers are lessons)"
+    with picture(path, title, ALT, width=13.7, top=6.4) as axes:
+        for one in BOXES:
+            box(axes, *one)
         for start, end in ARROWS:
-            _arrow(axes, start, end)
-        _loop(axes)
-        figure.savefig(
-            path, bbox_inches="tight", metadata={"Date": None, "Creator": None, "Title": ALT}
-        )
-        plt.close(figure)
-
-
-def _box(axes, text: str, lesson: str, x: float, y: float, width: float, kind: str) -> None:
-    face, edge, style = KINDS[kind]
-    shape = "round,pad=0,rounding_size=0.12"
-    patch = {"facecolor": face, "edgecolor": edge, "linestyle": style, "linewidth": 1.6}
-    axes.add_patch(FancyBboxPatch((x, y), width, HEIGHT, boxstyle=shape, **patch))
-    axes.text(x + width / 2, y + HEIGHT / 2, text, ha="center", va="center")
-    if lesson:
-        badge = {"boxstyle": "round,pad=0.2", "facecolor": edge, "edgecolor": "none"}
-        axes.text(x + 0.02, y + HEIGHT, lesson, color="white", fontsize=8, bbox=badge, va="center")
-
-
-def _arrow(axes, start: tuple[float, float], end: tuple[float, float], bend: float = 0.0) -> None:
-    style = {"arrowstyle": "-|>", "color": "#222222", "connectionstyle": f"arc3,rad={bend}"}
-    axes.annotate("", xy=end, xytext=start, arrowprops=style)
-
-
-def _loop(axes) -> None:
-    """The new token goes back into the next decode step, until the text ends."""
-    _arrow(axes, (11.8, 3.0), (9.95, 3.0), bend=-0.45)
-    axes.text(11.9, 2.62, "each new token,\nuntil the end", fontsize=8.5, va="center")
+            arrow(axes, start, end)
+        # The new token goes back into the next decode step, until the text ends.
+        arrow(axes, (11.8, 3.0), (9.95, 3.0), bend=-0.45)
+        note(axes, 11.9, 2.62, "each new token,\nuntil the end", ha="left")
 
 
 if __name__ == "__main__":

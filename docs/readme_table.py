@@ -37,17 +37,23 @@ def table() -> str:
     ]
     here = registry.lessons()
     for name, about in PLAN.items():
-        label = name.replace("_", " ", 1).replace("_", " ")
-        cells = _counts(name) if name in here else ["to come", "", ""]
+        cells = counts(name) if name in here else ["to come", "", ""]
+        label = name.replace("_", " ")
         link = f"[{label}](src/lessons/{name}.py)" if name in here else label
         lines.append(f"| {link} | {about} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _counts(lesson: str) -> list[str]:
-    exercises, questions = registry.exercises(lesson), registry.questions(lesson)
-    minutes = sum(e.minutes for e in exercises) + 2 * len(questions)
-    return [str(len(exercises)), str(len(questions)), str(minutes)]
+def counts(lesson: str) -> list[str]:
+    """Exercises, questions, minutes for both."""
+    n_exercises, n_questions = len(registry.exercises(lesson)), len(registry.questions(lesson))
+    return [str(n_exercises), str(n_questions), str(minutes(lesson))]
+
+
+def minutes(lesson: str) -> int:
+    """Minutes for a lesson's exercises, and two for each of its questions."""
+    exercises = sum(exercise.minutes for exercise in registry.exercises(lesson))
+    return exercises + 2 * len(registry.questions(lesson))
 
 
 def with_table(text: str) -> str:

@@ -44,7 +44,7 @@ def collect(
         ours = {"INFERLAB_CHECK_ONLY": "1", "INFERLAB_VERDICTS": str(said), "MPLBACKEND": "agg"}
         if not keep_progress:
             ours["INFERLAB_HOME"] = folder
-        trouble = _run(content, notebook.parent, ours, seconds)
+        trouble = run_cells(content, notebook.parent, ours, seconds)
         verdicts = _latest(said)
     reason = trouble or "no check cell for it ran (deleted? try: inferlab doctor on this file)"
     missing = {"outcome": "not run", "text": reason}
@@ -52,8 +52,8 @@ def collect(
     return [Row(name, v["outcome"], v["text"]) for name, v in rows]
 
 
-def _run(content: Any, folder: Path, variables: dict[str, str], seconds: int) -> str:
-    """Run all cells; return why the run ended early, or ""."""
+def run_cells(content: Any, folder: Path, variables: dict[str, str], seconds: int) -> str:
+    """Run all cells in a fresh kernel; return why the run ended early, or "". Fills in outputs."""
     import subprocess
 
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME

@@ -145,6 +145,11 @@ def test_no_python_at_all_is_named(clone: Clone) -> None:
     assert '"no-such-python" does not run' in done.stdout
 
 
+def test_site_builds_the_book(clone: Clone) -> None:
+    asked = clone.make("site", "ARGS=--with-solutions 04")[2]
+    assert asked == [*INSTALL, "-m docs.book --with-solutions 04"]
+
+
 def test_lint_runs_the_three_tools(clone: Clone) -> None:
     assert clone.make("lint")[2][3:] == ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
 
@@ -169,5 +174,5 @@ def test_clean_leaves_the_learners_work(clone: Clone) -> None:
 
 def test_make_alone_lists_the_verbs(clone: Clone) -> None:
     said = clone.make()[1]
-    for verb in ("lab", "test", "build", "lint", "env", "lock", "clean"):
+    for verb in ("lab", "test", "build", "lint", "site", "env", "lock", "clean"):
         assert f"make {verb} " in said

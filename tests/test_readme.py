@@ -2,9 +2,12 @@
 
 import re
 import runpy
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from grader import cli
 
@@ -13,6 +16,8 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Made by building, fetching or working, so absent from a fresh clone.
 MADE = {"work/", "work/.inferlab/base/", ".venv", ".venv/bin/activate", "test-artifacts/"}
+MADE |= {"docs/_build/", "docs/_build/html/", "docs/_build/executed/"}
+MADE |= {"docs/_build/html-with-solutions/"}
 
 
 def documents() -> str:
@@ -40,11 +45,94 @@ def test_every_inferlab_command_in_the_documents_exists() -> None:
     assert named <= inferlab_verbs()
 
 
-@pytest.mark.parametrize("line", re.findall(r"^\| `inferlab ([^`]+)` \|", README, re.MULTILINE))
-def test_every_inferlab_line_of_the_readme_is_understood(line: str) -> None:
-    import shlex
+def console_lines() -> list[str]:
+    """Every line of the README's console blocks, comments cut off."""
+    blocks = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    return [shlex.join(shlex.split(line, comments=True)) for b in blocks for line in b.splitlines()]
 
-    assert cli.parser().parse_args(shlex.split(line)).run
+
+def commands() -> list[str]:
+    """Commands of the README: in blocks, and in backquotes within the text."""
+    programs = "|".join(CHECKS)
+    inline = re.findall(rf"`((?:{programs}) [^`]+)`", README)
+    return sorted({*console_lines(), *inline})
+
+
+def check_make(words: list[str]) -> None:
+    """Its targets and variables are the Makefile's."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for word in words:
+        name, equals, _ = word.partition("=")
+        variable = re.search(rf"^{name} +\?=", text, re.MULTILINE)
+        assert variable if equals else name in make_targets(), f"the Makefile has no {name}"
+
+
+def check_inferlab(words: list[str]) -> None:
+    """The command line understands it: an unknown verb or option ends the parser."""
+    assert cli.parser().parse_args(words).run
+
+
+def check_pip(words: list[str]) -> None:
+    """pip install ".[extra]": the extra exists."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extra,) = re.findall(r"^\.\[(\w+)\]$", words[-1])
+    assert words[0] == "install"
+    assert extra in project["optional-dependencies"]
+
+
+def check_conda(words: list[str]) -> None:
+    """It reads our file, or activates the environment that the file names."""
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert words in (["env", "create", "-f", "environment.yml"], ["activate", "inferlab"])
+    assert re.search(r"^name: inferlab$", text, re.MULTILINE)
+
+
+def check_source(words: list[str]) -> None:
+    """The Makefile makes the environment there."""
+    assert words == [".venv/bin/activate"]
+    assert "VENV     := .venv" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+CHECKS = {
+    "make": check_make,
+    "inferlab": check_inferlab,
+    "pip": check_pip,
+    "conda": check_conda,
+    "source": check_source,
+}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_readme_would_be_understood(line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program in CHECKS, f"nothing here checks a command of {program}"
+    CHECKS[program](words)
+
+
+def test_a_command_that_is_wrong_is_found() -> None:
+    for line in ("make everything", "make lab X=1", "pip install .[gold]", "conda install x"):
+        program, *words = shlex.split(line)
+        with pytest.raises(AssertionError):
+            CHECKS[program](words)
+    with pytest.raises(SystemExit):
+        check_inferlab(["dril"])
+
+
+def test_the_three_ways_in_are_there() -> None:
+    lines = set(console_lines())
+    assert {"make lab", "inferlab grade 04 --from submissions.zip", "inferlab drill"} <= lines
+
+
+@pytest.mark.parametrize("name", ["lab.png", "serve.png"])
+def test_a_screenshot_is_small_real_and_said_in_words(name: str) -> None:
+    picture = ROOT / "docs" / "images" / name
+    (alt,) = re.findall(rf"!\[([^\]]*)\]\(docs/images/{name}\)", README)
+    assert len(alt) > 80
+    assert picture.stat().st_size < 200_000
+    with Image.open(picture) as opened:
+        assert opened.format == "PNG"
+        assert opened.width >= 1000
+        assert len(opened.convert("RGB").getcolors(1 << 24)) > 20, "an empty page"
 
 
 def test_every_path_of_the_tree_exists() -> None:
@@ -79,7 +167,7 @@ def test_the_picture_is_up_to_date_and_has_a_text_alternative(tmp_path: Path) ->
     picture["draw"](tmp_path / "pipeline.svg")
     kept = (ROOT / "docs" / "pipeline.svg").read_bytes()
     assert (tmp_path / "pipeline.svg").read_bytes() == kept, "run: python docs/pipeline.py"
-    (alt,) = re.findall(r"!\[(.*?)\]\(docs/pipeline.svg\)", README, re.DOTALL)
+    (alt,) = re.findall(r"!\[([^\]]*)\]\(docs/pipeline.svg\)", README)
     assert " ".join(alt.split()) == picture["ALT"]
     assert f"<title>{picture['ALT']}</title>".encode() in kept
 

@@ -1,0 +1,1 @@
+"""Documents, and what generates them: pictures, tables, glossary, cheat sheet, the site."""
