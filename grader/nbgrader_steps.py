@@ -19,6 +19,7 @@ from nbgrader.converters import Autograde, GenerateAssignment
 from traitlets import Enum, Integer, Unicode
 
 from grader.classroom.form import well_formed
+from grader.isolated.notebook import Times
 from grader.isolated.step import judge_notebook
 from grader.lab import course_root, read_notebook, released_path
 from grader.repair import repair
@@ -130,7 +131,8 @@ class Judge(stock.Execute):
         """Run every code cell of `nb` and judge its checks; errors are recorded in its outputs."""
         if self.isolation != "none":
             lesson = str(resources["nbgrader"]["assignment"])
-            graded = judge_notebook(nb, lesson, self.isolation)
+            times = Times(cell_s=self.timeout) if self.timeout else None
+            graded = judge_notebook(nb, lesson, self.isolation, times=times)
             self._note(nb, reasons=graded.reasons())
             return nb, resources
         self._note(nb)

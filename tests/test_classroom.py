@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -382,17 +383,25 @@ def test_a_scheduler_that_is_not_there_is_named(small, capsys) -> None:
 # ---- late --------------------------------------------------------------------------------------
 
 
-def test_lateness_costs_what_the_courses_plugin_says(small, tmp_path) -> None:
+def test_lateness_costs_what_the_courses_plugin_says(small, monkeypatch) -> None:
     only(small, "half")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (small.root / "late_by_the_day.py").write_text(
+        "from nbgrader.plugins import BasePlugin\n\n\n"
+        "class HalfAPointADay(BasePlugin):\n"
+        "    def late_submission_penalty(self, student_id, score, total_seconds_late):\n"
+        "        return total_seconds_late / 86400 / 2\n"
+    )
     settings = small.root / "nbgrader_config.py"
-    settings.write_text(settings.read_text() + "\nc.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    chosen = "\nc.AssignLatePenalties.plugin_class = 'late_by_the_day.HalfAPointADay'\n"
+    settings.write_text(settings.read_text() + chosen)
     with small.gradebook() as gradebook:
-        gradebook.update_or_create_assignment(LESSON, duedate="2026-11-19 10:00:00 UTC")
+        gradebook.update_or_create_assignment(LESSON, duedate="2026-11-18 10:00:00 UTC")
     assert grade(small) == 0
     with small.gradebook() as gradebook:
         submission = gradebook.find_submission(LESSON, "half")
-        assert submission.total_seconds_late == 24 * 3600
-        assert submission.late_submission_penalty == submission.score > 0
+        assert submission.total_seconds_late == 2 * 24 * 3600
+        assert submission.late_submission_penalty == 1 < submission.score
 
 
 # ---- tables, exports ---------------------------------------------------------------------------

@@ -36,7 +36,9 @@ class Course:
 
     @cached_property
     def config(self) -> Config:
-        """nbgrader's settings for this course."""
+        """nbgrader's settings for this course, which may name plugins that lie beside them."""
+        if str(self.root) not in sys.path:
+            sys.path.append(str(self.root))
         config = PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
         config.CourseDirectory.root = str(self.root)
         return config

@@ -249,7 +249,9 @@ def outcome_output(result: Result) -> dict[str, Any]:
     """The output that tells nbgrader and the student: an error unless everything was earned."""
     if result.earned == result.points:
         return {"output_type": "stream", "name": "stdout", "text": result.text + "\n"}
-    return error_output("CheckFailed", result.text)
+    said = result.text.startswith(result.reason)
+    text = result.text if said else f"{result.text}\n  points lost: {result.reason}"
+    return error_output("CheckFailed", text)
 
 
 # ---- reasons -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 from nbformat import NotebookNode, from_dict
 
 from grader import registry
-from grader.isolated.notebook import Graded, grade
+from grader.isolated.notebook import Graded, Times, grade
 from grader.isolated.students import Isolation, OwnFault, Zygote
 from sandbox import walls
 
@@ -39,11 +39,17 @@ def zygote(level: str, *hide: str) -> Zygote:
     return found
 
 
-def judge_notebook(nb: NotebookNode, lesson: str, level: str, by: Zygote | None = None) -> Graded:
+def judge_notebook(
+    nb: NotebookNode,
+    lesson: str,
+    level: str,
+    by: Zygote | None = None,
+    times: Times | None = None,
+) -> Graded:
     """Grade nb and write every code cell's outputs into it. by: this run's own zygote if None."""
     if lesson not in registry.lessons():
         raise OwnFault(f"{lesson!r} is no lesson of this course: {', '.join(registry.lessons())}")
-    graded = grade(nb, lesson, by or zygote(level))
+    graded = grade(nb, lesson, by or zygote(level), times)
     count = 0
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "code":
