@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import TINY, tiny_model
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlab.fast_numpy import FastModel
@@ -63,6 +63,7 @@ def test_tokens_are_those_of_greedy_decoding(kind, engine, record):
             assert stats.n_drafted > 20
 
 
+@settings(deadline=None)
 @given(
     text=st.lists(st.integers(0, 3), min_size=40, max_size=40),
     n_new=st.integers(0, 30),

@@ -49,7 +49,8 @@ def test_logits_are_those_of_the_readable_engine(kind, B, T):
 @pytest.mark.parametrize("cuts", [[1] * 40, [40], [7, 1, 1, 20, 11], [2, 3, 35]])
 @pytest.mark.parametrize("B", [1, 2])
 def test_any_cut_of_the_text_through_a_cache_gives_the_same_logits(monkeypatch, kind, cuts, B):
-    # Small blocks, so that 40 tokens cross the borders of passes and of blocks of queries.
+    # Small blocks, so that 40 tokens cross the borders of passes and of blocks of queries and keys.
+    monkeypatch.setattr(fast_numpy, "KEYS", 16)
     monkeypatch.setattr(fast_numpy, "ROWS", 12)
     monkeypatch.setattr(fast_numpy, "QUERY_ROWS", 5)
     model = tiny_model(kind)

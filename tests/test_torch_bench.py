@@ -14,8 +14,11 @@ from grader import cli
 from inferlab import bench as benching
 from inferlab import device, engines
 from inferlab.bench import BenchRow, bench
+from inferlab.config import ModelConfig
 from inferlab.device import Timing, compute_dtype, resolve
 from inferlab.engines import Engine, load_engine
+from inferlab.model import Model
+from inferlab.weights import random_weights
 from labkit import bench_figure
 
 
@@ -137,6 +140,17 @@ def test_a_step_reads_body_head_and_cache_but_not_the_embedding(tiny, name):
     cache = 2 * c.n_layers * c.n_kv_heads * c.d_head * 10 * 3
     numbers = c.n_params - embedding + cache
     assert engine.step_bytes(10, 3) == pytest.approx(4 * numbers, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "int4"])
+def test_a_step_reads_the_keys_and_values_that_the_cache_holds(monkeypatch, dtype):
+    config = ModelConfig(2, 64, 4, 2, 16, 96, 128, 64, sliding_window=5)
+    model = Model(config, random_weights(config, np.random.default_rng(0)))
+    monkeypatch.setattr(engines, "load_model", lambda name: model)
+    engine = load_engine("m", "torch", "cpu", dtype)
+    cache = engine.model.new_cache(16, 3)
+    engine.model.forward(np.ones((3, 10), dtype=int), cache)
+    assert engine.step_bytes(10, 3) - engine.step_bytes(0, 3) == cache.n_bytes
 
 
 # ---- bench -------------------------------------------------------------------------------------

@@ -106,6 +106,29 @@ def test_without_codes_every_product_is_the_same_and_memory_is_less(bits):
     assert lean.codes.numel() == (0 if bits == 8 else 32 * 32)
 
 
+def test_side_by_side_the_matrices_are_the_same_in_one_block_and_in_order():
+    plain = [quantize(weights(d_out, 64), bits, torch.bfloat16) for d_out, bits in SIZES]
+    moved = quant_ops.side_by_side(plain)
+    x = torch.randn(1, 64).bfloat16()
+    for before, after in zip(plain, moved, strict=True):
+        assert torch.equal(linear(x, after), linear(x, before))
+        assert after.n_bytes == before.n_bytes
+    assert [w.packed is None for w in moved] == [False, True, False]  # 10 rows are not packed
+    places = [
+        part.data_ptr()
+        for w in moved
+        for part in (w.packed, w.packed_scales)
+        if w.packed is not None
+    ]
+    assert places == sorted(places)
+    assert places[-1] - places[0] < sum(w.n_bytes for w in moved)
+    assert quant_ops.side_by_side(plain[1:2]) == plain[1:2]
+    assert quant_ops.side_by_side([]) == []
+
+
+SIZES = ((32, 4), (10, 4), (48, 8))  # rows and bits
+
+
 def test_4_bits_are_5_and_8_bits_are_10_bits_a_weight():
     w = weights(64, 128)
     for bits, read in ((4, 5), (8, 10)):

@@ -6,6 +6,7 @@ head. Norms, rotations and the softmax are left out: they are a few operations p
 
 from __future__ import annotations
 
+from inferlab.cache_sizes import layer_cache_numbers
 from inferlab.config import ModelConfig
 
 COMPONENTS = ("attention projections", "attention scores", "MLP", "output head")
@@ -53,7 +54,7 @@ def component_bytes(
     if n_new < 1 or n_cached < 0:
         raise ValueError(f"n_new={n_new} must be at least 1 and n_cached={n_cached} at least 0")
     read = {name: n * bytes_per_number for name, n in component_params(config).items()}
-    per_token = 2 * config.n_layers * config.n_kv_heads * config.d_head  # 2: keys and values
+    per_token = config.n_layers * layer_cache_numbers(config)
     read["attention scores"] = per_token * (n_cached + n_new) * bytes_per_number
     return read
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferlab import device as devices
-from inferlab.cache_sizes import cache_bytes
+from inferlab.cache_sizes import layer_cache_numbers
 from inferlab.cost import forward_flops
-from inferlab.kv_cache import kv_cache_bytes
 from inferlab.model import Model, load_model
 
 if TYPE_CHECKING:
@@ -53,15 +52,13 @@ class Engine:
         config = self.model.config
         if config.n_experts:
             return 0
-        bytes_per_number = 4 if self.dtype == "float32" else 2
-        # A sliding window hides old tokens here, but they are kept and read: only MLA keeps less.
-        held_bytes = kv_cache_bytes if config.mla is None else cache_bytes
-        cache = held_bytes(config, n_cached, n_sequences, bytes_per_number)
+        # A sliding window hides old tokens here, but they are kept: every layer holds all of them.
+        numbers = n_sequences * n_cached * config.n_layers * layer_cache_numbers(config)
         if isinstance(self.model, Model):
             weights = self.model.weights
             tied = np.may_share_memory(weights.head, weights.embedding)
-            return cache + weights.n_bytes - (0 if tied else weights.embedding.nbytes)
-        return cache + self.model.step_bytes
+            return 4 * numbers + weights.n_bytes - (0 if tied else weights.embedding.nbytes)
+        return self.model.cache_dtype.itemsize * numbers + self.model.step_bytes
 
     def step_flops(self, n_cached: int, n_sequences: int = 1) -> int:
         """FLOPs of one decode step."""

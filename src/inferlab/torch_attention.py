@@ -27,9 +27,15 @@ def attend(q: Tensor, k: Tensor, v: Tensor, places: View) -> Tensor:
     """Attention of the new queries over what they may see, merged to rows.
 
     q: (B, n_heads, T, d_head); k, v: (B, n_kv_heads, S, d_head) -> (B * T, n_heads * d_head)
+    in the dtype of q. k and v may come from a cache of float32 numbers beside a q of 16 bits: many
+    queries then take rounded ones, whose products are faster; few are worth no copy of the cache.
     """
     B, n_heads, T, d_head = q.shape
     n_kv_heads = k.shape[1]
+    if k.dtype != q.dtype:
+        if T < QUERY_ROWS:
+            return attend(q.to(k.dtype), k, v, places).to(q.dtype)
+        k, v = k.to(q.dtype), v.to(q.dtype)
     if T == 1:
         # The queries that share a key head become rows of one matrix: no key is read twice, and
         # the result lies in memory as it should.

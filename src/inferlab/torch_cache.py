@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from inferlab.cache_sizes import layer_cache_numbers
 from inferlab.config import ModelConfig
 from inferlab.torch_attention import attend
 
@@ -36,7 +37,7 @@ class TorchCache:
             raise ValueError(f"every size must be at least 1, given {shape}")
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self.lengths = [0] * n_sequences
+        self.config, self.lengths = config, [0] * n_sequences
 
     @property
     def n_sequences(self) -> int:
@@ -56,9 +57,8 @@ class TorchCache:
     @property
     def n_bytes(self) -> int:
         """Bytes of keys and values in use, over all layers and sequences."""
-        n_layers, _, n_kv_heads, _, d_head = self.keys.shape
-        numbers_per_token = 2 * n_layers * n_kv_heads * d_head  # 2: K and V
-        return sum(self.lengths) * numbers_per_token * self.keys.element_size()
+        numbers = self.config.n_layers * layer_cache_numbers(self.config)  # of one token
+        return sum(self.lengths) * numbers * self.keys.element_size()
 
     def reserve(self, n_tokens: int) -> None:
         """Make room for n_tokens tokens a sequence, by doubling; what is held stays."""
@@ -153,10 +153,12 @@ class Places:
         if self.even:
             self.new_keys[layer].copy_(k)
             self.new_values[layer].copy_(v)
+            if self.T > 1 and self.start == 0:  # no others are held, and these need no conversion
+                return k, v
             return self.seen_keys[layer], self.seen_values[layer]
         keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self.row_index, :, self.positions] = k.transpose(1, 2)
-        values[self.row_index, :, self.positions] = v.transpose(1, 2)
+        keys[self.row_index, :, self.positions] = k.transpose(1, 2).to(keys.dtype)
+        values[self.row_index, :, self.positions] = v.transpose(1, 2).to(values.dtype)
         return keys[:, :, : self.S], values[:, :, : self.S]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

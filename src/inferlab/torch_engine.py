@@ -23,8 +23,9 @@ from inferlab.operators import stretched_angles
 from inferlab.paged_forward import Chunk, rows_of
 from inferlab.paging import PagePool
 from inferlab.torch_cache import Places, TorchCache
-from inferlab.torch_layers import Block, Format, rms_norm
+from inferlab.torch_layers import Block, Format, lay_side_by_side, rms_norm
 from inferlab.torch_paged import PagedPlaces, TorchPagePool
+from inferlab.torch_step import RowStep
 from inferlab.transformer import check_tokens
 from inferlab.weights import Weights
 
@@ -39,7 +40,8 @@ class TorchModel:
     """A decoder on a device: "cpu", "cuda", "mps" or "auto".
 
     dtype: "float32", "bfloat16", "float16", or weight-only "int8" and "int4" (4-bit layers, an
-    8-bit head), beside which activations and cache are 16-bit floats.
+    8-bit head), beside which what is multiplied is rounded to 16-bit floats. The cache holds those
+    too, but float32 beside 8- and 4-bit weights on a CPU.
 
     Raises ValueError for a device or dtype that is not here, UnsupportedModel (a ValueError) for
     a model with experts or multi-head latent attention.
@@ -63,7 +65,10 @@ class TorchModel:
             self.residual = to.residual
             self.final_gain = to.gain(weights.final_gain)
             self.head, self.embedding = to.head_and_embedding(weights)
+            lay_side_by_side([*(p for layer in self.layers for p in layer.projections), self.head])
             self.turn = _rope_table(config, to)
+            self.cache_dtype = to.cache
+            self.step = RowStep(self) if RowStep.fits(self) else None
 
     @classmethod
     def from_model(cls, model: Model, device: str = "cpu", dtype: str = "float32") -> TorchModel:
@@ -74,7 +79,7 @@ class TorchModel:
 
     def new_cache(self, capacity: int = 16, n_sequences: int = 1) -> TorchCache:
         """An empty cache of this model's sizes, with room for `capacity` tokens before it grows."""
-        return TorchCache(self.config, n_sequences, capacity, self.compute, self.device)
+        return TorchCache(self.config, n_sequences, capacity, self.cache_dtype, self.device)
 
     def new_pool(self, n_pages: int, page_size: int = 16) -> TorchPagePool:
         """Empty pages of this model's sizes, for a serving engine."""
@@ -144,6 +149,8 @@ class TorchModel:
         self._check_batch(B, cache, row)
         if cache is not None:
             cache.reserve(self._n_cached(cache, row) + T)
+        if self.step is not None and cache is not None and B * T == 1:
+            return self.step(self, int(tokens[0, 0]), cache, row or 0).view(1, 1, -1)
         ids = torch.as_tensor(tokens, dtype=torch.int64).to(self.device)
         places = Places(T, ids.device, cache, row, self.config.sliding_window)
         turn = self._turn_at(places)

@@ -8,6 +8,7 @@ one after the other in memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,6 +79,13 @@ class Packed:
         return quant_ops.dequantize(self.weight, index)
 
 
+def lay_side_by_side(projections: Sequence[Projection]) -> None:
+    """Move the packed ones among these matrices into one block of memory, in this order."""
+    packed = [p for p in projections if isinstance(p, Packed)]
+    for p, weight in zip(packed, quant_ops.side_by_side([p.weight for p in packed]), strict=True):
+        p.weight = weight
+
+
 @dataclass(frozen=True)
 class Format:
     """Where the weights go, and as what."""
@@ -98,6 +106,11 @@ class Format:
         added 0.0005 to SmolLM2's mean KL divergence from float32, half of what int4 has in all.
         """
         return torch.float32 if self.dtype in ("int8", "int4") else self.compute
+
+    @property
+    def cache(self) -> torch.dtype:
+        """The numbers of the cache: see torch_step for why 8- and 4-bit models differ on a CPU."""
+        return self.residual if self.device == "cpu" else self.compute
 
     def gain(self, array: np.ndarray) -> Tensor:
         """The gain of a norm on those numbers."""
@@ -151,8 +164,12 @@ class Block:
     def n_bytes(self) -> int:
         """Bytes of weights that one step reads."""
         gains = self.attention_gain.nbytes + self.mlp_gain.nbytes
-        parts = (self.qkv, self.out, self.gate_up, self.down)
-        return gains + sum(part.n_bytes for part in parts)
+        return gains + sum(part.n_bytes for part in self.projections)
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """In the order in which they are read."""
+        return self.qkv, self.out, self.gate_up, self.down
 
     def __call__(
         self, x: Tensor, turn: tuple[Tensor, Tensor], places: Places | PagedPlaces, layer: int
