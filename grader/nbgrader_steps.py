@@ -114,6 +114,7 @@ class Judge(stock.Execute):
     """
 
     timeout = Integer(30, allow_none=True, help="Seconds that one cell may run").tag(config=True)
+    check_timeout = Integer(60, help="Seconds that one check may run").tag(config=True)
     isolation = Enum(
         ("full", "limits", "none"),
         default_value=os.environ.get("INFERLAB_ISOLATION", "full"),
@@ -131,7 +132,7 @@ class Judge(stock.Execute):
         """Run every code cell of `nb` and judge its checks; errors are recorded in its outputs."""
         if self.isolation != "none":
             lesson = str(resources["nbgrader"]["assignment"])
-            times = Times(cell_s=self.timeout) if self.timeout else None
+            times = Times(cell_s=self.timeout or self.check_timeout, check_s=self.check_timeout)
             graded = judge_notebook(nb, lesson, self.isolation, times=times)
             self._note(nb, reasons=graded.reasons())
             return nb, resources

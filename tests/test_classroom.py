@@ -30,7 +30,7 @@ from grader.isolated import notebook as isolated
 from sandbox import walls
 
 LESSON = "04_kv_cache"
-TIMES = isolated.Times(check_s=5)
+TIMES = isolated.Times(check_s=12)
 STUDENTS = ("perfect", "blank", "half", "plausible", "endless", "syntax")
 
 
@@ -93,7 +93,7 @@ def scores(course: Course, student: str) -> dict[str, float | None]:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, people) -> Iterator[Course]:
-    """The six students, graded once; an endless loop may take 5 s."""
+    """The six students, graded once; an endless loop may take 12 s."""
     course = make_course(tmp_path_factory.mktemp("class").resolve())
     for student in people.values():
         hand_in(course, student.id, nbformat.writes(student.notebook).encode())

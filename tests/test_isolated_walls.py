@@ -22,7 +22,10 @@ pytestmark = needs_walls
 
 def test_nothing_of_the_course_but_its_data_can_be_seen(zygote):
     shown = said(zygote, f"import os\nprint(sorted(os.listdir({str(ROOT)!r})))")
-    assert shown.strip() == "['data']"
+    within = [Path(path) for path in readable() if Path(path).is_relative_to(ROOT)]
+    allowed = {path.relative_to(ROOT).parts[0] for path in within}  # an environment may lie here
+    assert allowed <= {"data", ".venv"}
+    assert shown.strip() == str(sorted(allowed))
 
 
 @pytest.mark.parametrize("name", ["solutions", "grader", "src", "gradebook.db", "tests", ".git"])

@@ -44,6 +44,7 @@ CELL_TIMEOUT_S = 15
 COURSE_SETTINGS = f"""
 c.Exchange.root = {{exchange!r}}
 c.Judge.timeout = {CELL_TIMEOUT_S}
+c.Judge.check_timeout = {CELL_TIMEOUT_S}
 """
 
 
