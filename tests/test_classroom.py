@@ -329,7 +329,7 @@ def test_a_file_that_is_no_notebook_earns_nothing_for_one_reason(small, tmp_path
 
 
 def test_below_the_floor_it_refuses_and_says_what_to_do(small, monkeypatch, capsys) -> None:
-    from grader.isolated.step import floor_reached
+    from grader.isolated.students import floor_reached
 
     floor_reached.cache_clear()
     monkeypatch.setattr(walls, "level", lambda: ("limits", "unshare: not permitted"))

@@ -2,6 +2,7 @@
 
 By default this computer's cores: processes forked from one that has imported everything, each with
 a zygote of its own, forked from one that has as well. With a scheduler's address, a dask cluster.
+The zygote starts before anything that takes long is imported here: both import at the same time.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from grader.classroom import judging
-from grader.classroom.judging import Judged, Task
-from grader.isolated.step import floor_reached
-from grader.isolated.students import Isolation, OwnFault, Zygote
+from grader.isolated.students import Isolation, OwnFault, Zygote, floor_reached
+
+if TYPE_CHECKING:
+    from grader.classroom.judging import Judged, Task
 
 AHEAD = 2  # tasks that wait for each worker: enough that none idles, few enough to hold in memory
 LOST = "the process that judged it ended, twice; see whether memory ran out, and grade it again"
@@ -69,12 +70,14 @@ class Here:
         return _under_way(self._run_all(tasks))
 
     def _run_all(self, tasks: Iterable[Task]) -> Iterator[Judged | None]:
+        from grader.classroom import judging
+
         lost: list[Task] = []
         yield from self._run(tasks, lost)
         for task in lost:  # each alone, so that the one at fault takes no other with it
             again: list[Task] = []
             yield from self._run([task], again, n_jobs=1)
-            yield from (Judged(t.student, fault=LOST) for t in again)
+            yield from (judging.Judged(t.student, fault=LOST) for t in again)
 
     def _run(
         self, tasks: Iterable[Task], lost: list[Task], n_jobs: int | None = None
@@ -86,6 +89,8 @@ class Here:
 
     @contextlib.contextmanager
     def _executor(self, n_jobs: int) -> Iterator[Executor]:
+        from grader.classroom import judging
+
         context = multiprocessing.get_context("fork" if self._forks else "spawn")
         if self._zygote is None:
             with ProcessPoolExecutor(n_jobs, context, judging.begin, (None,)) as executor:
@@ -126,6 +131,8 @@ def _in_turn(
 
     None says that as many are under way as there can be.
     """
+    from grader.classroom import judging
+
     running: dict[Future, Task] = {}
     try:
         while True:

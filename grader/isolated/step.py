@@ -10,21 +10,7 @@ from nbformat import NotebookNode, from_dict
 
 from grader import registry
 from grader.isolated.notebook import Graded, Times, grade
-from grader.isolated.students import Isolation, OwnFault, Zygote
-from sandbox import walls
-
-
-@lru_cache(maxsize=1)
-def floor_reached(level: str) -> None:
-    """Raise OwnFault where this computer does not allow that level, saying why."""
-    found, why = walls.level()
-    order = ("none", "limits", "full")
-    if order.index(found) < order.index(level):
-        raise OwnFault(
-            f"isolation {level!r} is not possible on this computer: {why}. It allows {found!r}; "
-            "grade elsewhere, or give the weaker level on purpose (INFERLAB_ISOLATION=limits, or "
-            "none), which every result then records"
-        )
+from grader.isolated.students import Isolation, OwnFault, Zygote, floor_reached
 
 
 @lru_cache(maxsize=2)

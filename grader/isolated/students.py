@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ class Isolation:
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise ValueError(f"isolation {self.level!r} is not one of {', '.join(LEVELS)}")
+
+
+@lru_cache(maxsize=1)
+def floor_reached(level: str) -> None:
+    """Raise OwnFault where this computer does not allow that level, saying why."""
+    found, why = walls.level()
+    order = ("none", "limits", "full")
+    if order.index(found) < order.index(level):
+        raise OwnFault(
+            f"isolation {level!r} is not possible on this computer: {why}. It allows {found!r}; "
+            "grade elsewhere, or give the weaker level on purpose (INFERLAB_ISOLATION=limits, or "
+            "none), which every result then records"
+        )
 
 
 class Zygote:

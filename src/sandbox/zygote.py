@@ -20,6 +20,7 @@ import socket
 import sys
 from dataclasses import is_dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from sandbox.endpoint import Endpoint
@@ -58,13 +59,27 @@ def _load_alone(name: str, path: str) -> None:
     spec.loader.exec_module(module)
 
 
-def import_all(package: str) -> None:
-    """Every module of a package, but the server's own and those whose package is not here."""
+def import_all(package: str, torch: bool = True) -> None:
+    """Every module of a package, but the server's own and those whose package is not here.
+
+    torch: those that import it as well; no record of theirs crosses, and it takes a second.
+    """
     folders = getattr(importlib.import_module(package), "__path__", [])  # a module has none
     for module in pkgutil.walk_packages(folders, f"{package}."):
-        if not module.name.startswith("inferlab.serve.") or module.name.endswith(".process"):
+        is_served = module.name.startswith("inferlab.serve.")
+        if is_served and not module.name.endswith(".process"):
+            continue
+        if torch or not _imports_torch(module):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module.name)
+
+
+def _imports_torch(module: pkgutil.ModuleInfo) -> bool:
+    spec = module.module_finder.find_spec(module.name, None)
+    if spec is None or not spec.origin:
+        return False
+    lines = Path(spec.origin).read_text(encoding="utf-8").splitlines()
+    return any(line.startswith(("import torch", "from torch")) for line in lines)
 
 
 @lru_cache(maxsize=1)
@@ -88,7 +103,7 @@ def _is_frozen(kind: Any) -> bool:
 
 def _classes(package: str) -> list[type]:
     """Every class that a module of it defines."""
-    import_all(package)
+    import_all(package, torch="torch" in sys.modules)
     modules = [m for n, m in sorted(sys.modules.items()) if f"{n}.".startswith(f"{package}.")]
     return [
         value
