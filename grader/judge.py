@@ -19,7 +19,7 @@ import numpy as np
 
 import grader
 import inferlab
-from grader.compare import Difference, as_array, raised
+from grader.compare import Difference, Raised, as_array, raised
 from grader.exercise import Case, Exercise, Inputs
 from grader.verdict import Outcome, Verdict
 
@@ -116,38 +116,47 @@ def observe(exercise: Exercise, answer: Any, case: Case) -> Observation:
 def diagnose(
     exercise: Exercise, answer: Any, seen: Observation, case: Case, cases: tuple[Case, ...]
 ) -> str:
-    """The name of the wrong answer that gives the same result on this case; where several do,
-    of the one that agrees with the answer on most of the other cases."""
-    twins = {
-        name: wrong
-        for name, wrong in exercise.wrong.items()
-        if _same(exercise, seen, observe(exercise, wrong, case), case.make())
-    }
-    mine = {c.name: observe(exercise, answer, c) for c in cases}
+    """The name of the wrong answer that gives the same result on this case and on the others.
 
-    def agrees(name: str) -> bool:
-        return all(
-            _same(exercise, mine[c.name], observe(exercise, twins[name], c), c.make())
-            for c in cases
-        )
+    An answer that also forgets to refuse what it should is named for what else is wrong with it.
+    """
+    refused = {c.name for c in (case, *cases) if isinstance(_expected(exercise, c), Raised)}
 
-    return next(filter(agrees, twins), "")
+    def agrees(name: str, mine: Observation, c: Case) -> bool:
+        theirs = observe(exercise, exercise.wrong[name], c)
+        return _same(exercise, mine, theirs, c.make(), c.name in refused)
+
+    twins = [name for name in exercise.wrong if agrees(name, seen, case)]
+    answered = [c for c in cases if c.name not in refused]
+    refusals = [c for c in cases if c.name in refused]
+    for asked in (answered, refusals):
+        seen_there = [(observe(exercise, answer, c), c) for c in asked] if twins else []
+        still = [name for name in twins if all(agrees(name, o, c) for o, c in seen_there)]
+        twins = still or (twins if asked is refusals else [])
+    return next(iter(twins), "")
+
+
+def _expected(exercise: Exercise, case: Case) -> Any:
+    try:
+        with np.errstate(all="warn", under="ignore"):
+            return exercise.observe_expected(case.make())
+    except ValueError as error:  # the case asks for a refusal
+        return raised(error)
 
 
 def _difference(exercise: Exercise, seen: Observation, case: Case) -> Difference | None:
-    inputs = case.make()
-    try:
-        with np.errstate(all="warn", under="ignore"):
-            expected = exercise.observe_expected(case.make())
-    except ValueError as error:  # the case asks for a refusal
-        expected = raised(error)
-    found = exercise.comparison.difference(expected, _plain(seen), inputs)
+    expected = _expected(exercise, case)
+    found = exercise.comparison.difference(expected, _plain(seen), case.make())
     if found is None and seen.changed:
         return Difference("value", ("the result is right, but an input came back changed",))
     return found
 
 
-def _same(exercise: Exercise, a: Observation, b: Observation, inputs: Inputs) -> bool:
+def _same(
+    exercise: Exercise, a: Observation, b: Observation, inputs: Inputs, refused: bool
+) -> bool:
+    if refused and a.error and b.error:  # everybody words a refusal in their own way
+        return raised(a.error).kind == raised(b.error).kind
     if a.error or b.error:
         return type(a.error) is type(b.error) and str(a.error) == str(b.error)
     if b.value is None or a.value is None:

@@ -184,6 +184,29 @@ def test_the_diagnosis_names_the_wrong_answer_that_agrees_everywhere():
     assert judge(one, lambda n: n - 100).diagnosis == ""
 
 
+@pytest.mark.parametrize("says", ["n must not be negative", "no!"])
+def test_how_an_answer_words_its_refusal_does_not_hide_its_mistake(says):
+    def refusing(value):
+        def answer(n, says="n < 0"):
+            if n < 0:
+                raise ValueError(says)
+            return value(n)
+
+        return answer
+
+    one = exercise(
+        refusing(lambda n: 10 * n),
+        (given("3", n=3), given("-1", n=-1), given("4", n=4)),
+        wrong={"squares": refusing(lambda n: n * n), "doubles": refusing(lambda n: 2 * n)},
+    )
+    square = refusing(lambda n: n * n)
+    assert judge(one, lambda n: square(n, says)).diagnosis == "squares"
+    assert judge(one, lambda n: n * n).diagnosis == "squares"  # and it forgets to refuse
+    assert judge(one, lambda n: n * n if n != 4 else 7).diagnosis == ""
+    other = judge(one, lambda n: n * n if n > 0 else 1 / 0)
+    assert other.diagnosis == "squares"
+
+
 def test_an_ambiguous_case_is_settled_by_the_others():
     one = exercise(
         lambda n: 0,

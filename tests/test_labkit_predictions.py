@@ -80,7 +80,7 @@ def test_the_first_prediction_is_the_one_confronted():
 
 @pytest.mark.parametrize(
     ("measured", "shown", "ratio"),
-    [(4.1, "4.1x", "1.95x too large"), ("16x", "16x", "2x too small"), (8.0, "8x", "1.00: close")],
+    [(4.1, "4.1x", "1.95x too large"), ("16x", "16x", "2x too small"), (8.0, "8x", "1: exact")],
 )
 def test_a_measurement_is_confronted_too(measured, shown, ratio):
     predictions.lodge(GROWTH, "8x")
@@ -98,7 +98,7 @@ def test_sizes_are_shown_in_both_systems():
     predictions.lodge(SIZE, "327.68 KB")
     seen = predictions.confrontation(SIZE)
     assert seen.computed == "327.7 kB (320.0 KiB)"
-    assert seen.ratio == "1.00: close"
+    assert seen.ratio == "1: exact"
 
 
 def test_without_a_prediction_the_answer_is_kept_and_it_is_said_how_to_lodge_one(capsys):

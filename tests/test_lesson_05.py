@@ -119,7 +119,7 @@ def test_the_sources_of_those_numbers_are_right():
 def test_predictions_have_an_answer():
     answers = {p.id: p.answer() for p in registry.predictions("05_gqa")}
     assert answers == {
-        "gq_head_six": 1.0,
+        "gq_head_six": "KV head 2",
         "gq_weights_saved": "about 10 %",
         "gq_larger_cache": "DeepSeek-V3",
         "gq_attention_ratio": 4.0,

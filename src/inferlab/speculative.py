@@ -260,12 +260,15 @@ def speculative_rounds(
     2. laws_after(target_model, its cache, tokens so far, drafted, law_of): all laws in one pass.
     3. verify_draft with n_draft + 1 fresh uniforms gives the new tokens. Yield them.
     4. Roll back: each cache may hold the text so far but for its last token, and nothing else.
-       So cut each to at most that length with cache.truncate(n); a cache may hold less.
+       cache.n_tokens says how many it holds, cache.truncate(n) keeps the first n. The draft's
+       may hold fewer than it may: truncate refuses to lengthen a cache, so leave that one alone.
 
     tokens so far: the prompt and all that was added. law_of: logits -> law, as sampling_law with
     its settings. With laws of temperature 0 the tokens are those of greedy decoding.
     Yields lists of 1 to gamma + 1 token ids, n_new in all. (A function that collects the lists
     and returns them all is as good.)
+    Raises ValueError if the vocabularies of the two models differ in size, before anything is run:
+    require_same_vocab(target_model, draft_model), which is given, does it.
     """
     require_same_vocab(target_model, draft_model)
     tokens, end = list(prompt), len(prompt) + n_new

@@ -195,7 +195,7 @@ def decode_times_figure(
         if len(values) != len(contexts) or name not in measured_s:
             raise ValueError(f"{name!r} needs a measurement at each of {len(contexts)} contexts")
     title = "Attention of one decode step, one layer"
-    x, y = "tokens in the cache (tokens)", "time (ms)"
+    x, y = "length of the cache (tokens)", "time (ms)"
     figure, plot = axes(title, x, y, size=(7.8, 5.8))
     figure.suptitle(title, x=0.01, ha="left", fontsize=14)
     plot.set_title(textwrap.fill(device, 84), fontsize=11, pad=8)

@@ -183,7 +183,7 @@ def bytes_grown_figure(
     size, unit = _binary(max(max(values) for values in series.values()))
     measured, predicted, room = ([b / size for b in values] for values in series.values())
     title, y = "The cache grows in a line, its memory in doublings", f"keys and values ({unit})"
-    figure, plot = axes(title, "tokens in the cache (tokens)", y, size=(7.6, 4.8))
+    figure, plot = axes(title, "length of the cache (tokens)", y, size=(7.6, 4.8))
     every = math.ceil(len(n_tokens) / 24)
     dots: Look = {"color": BLUE, "linestyle": "", "marker": "o", "markersize": 7, "zorder": 4}
     plot.plot(n_tokens, measured, markevery=every, clip_on=False, label="measured", **dots)

@@ -289,6 +289,8 @@ def lodged_over_computed(prediction: Prediction) -> float | None:
 
 def _in_words(ratio: float) -> str:
     """0.25 -> "4x too small"."""
+    if math.isclose(ratio, 1):
+        return "1: exact"
     if 0.95 <= ratio <= 1.05:
         return f"{ratio:.2f}: close"
     if ratio <= 0:

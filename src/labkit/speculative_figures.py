@@ -142,15 +142,15 @@ def two_laws_figure(target: np.ndarray, draft: np.ndarray, tokens: Sequence[str]
              label="target has more: the residual", **LEFT)  # fmt: skip
     for i, (t, d) in enumerate(zip(target, draft, strict=True)):
         line: dict[str, Any] = {"color": INK, "marker": "", "linewidth": 1.8}
-        plot.plot([i - 0.55, i + 0.25], [t, t], linestyle="-", **line)
-        plot.plot([i - 0.25, i + 0.52], [d, d], linestyle=":", **line)
-        plot.text(i - 0.55, t, "target", ha="left", va="bottom", fontsize=11)
-        plot.text(i + 0.52, d - 0.004, "draft", ha="right", va="top", fontsize=11)
+        plot.plot([i - 0.52, i + 0.25], [t, t], linestyle="-", **line)
+        plot.plot([i - 0.25, i + 0.43], [d, d], linestyle=":", **line)
+        plot.text(i - 0.52, t, "target", ha="left", va="bottom", fontsize=11)
+        plot.text(i + 0.43, d - 0.004, "draft", ha="right", va="top", fontsize=11)
     plot.set_xticks(x, tokens)
     plot.set_xlim(-0.7, len(tokens) - 0.35)
     plot.set_ylim(0, 1.18 * max(target.max(), draft.max()))
     plot.grid(axis="x", visible=False)
-    figure.legend(ncols=3, **BELOW)
+    figure.legend(ncols=2, **BELOW)
     return figure, (
         f"Bars for {len(tokens)} tokens. Target {listed([_short(p) for p in target])}, draft "
         f"{listed([_short(p) for p in draft])}. The part in both laws, {rate:.2f} in all, is "
@@ -285,7 +285,9 @@ def speeds_figure(names: Sequence[str], predicted: Sequence[float], measured: Se
     ):  # fmt: skip
         plot.bar(x + shift, values, width=0.38, label=label, **look)
         for i, value in enumerate(values):
-            plot.text(i + shift, value, f"{value:.2f}", ha="center", va="bottom", fontsize=11)
+            place: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 11, "zorder": 4}
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # the dotted line
+            plot.text(i + shift, value + 0.02, f"{value:.2f}", bbox=behind, **place)
     plot.axhline(1, color=INK, linewidth=1.2, linestyle=":", marker="")
     plot.set_xticks(x, names)
     plot.set_ylim(0, 1.18 * max(*predicted, *measured, 1))

@@ -671,7 +671,7 @@ if model and ready("step_bytes", "forward_flops"):
     reads = [step_bytes(config, n, 1, 4) / bandwidth for n in lengths]
     computes = [forward_flops(config, 1, n) / peak for n in lengths]
     roofline_figures.bound(
-        "SmolLM2-135M: one decode step", "tokens in the cache (tokens)",
+        "SmolLM2-135M: one decode step", "length of the cache (tokens)",
         lengths, reads, computes, measured, describe(),
     )  # fmt: skip
     for n, seconds_n, r in zip(lengths, measured, reads, strict=True):

@@ -77,7 +77,7 @@ phase_figures.request_timeline(2000, prefill_s, steps_s)
 
 # %% [markdown]
 # In 29.3 ms the device reads 2,000 tokens: 68,300 tokens a second. Then it needs 4.6 ms for each
-# single token: 219 a second, though it is the same model, and a token costs the same arithmetic.
+# single token: 219 a second, though it is the same model with the same weights.
 #
 # What a user feels has three names:
 #
@@ -427,7 +427,7 @@ if ready("tpot_bound_s", "ttft_bound_s"):
         for n_users in (1, 32):
             gap = tpot_bound_s(EIGHT_B, n_tokens, 2, *H100, n_users)
             print(
-                f"{n_users:2d} user(s), {n_tokens:5,d} tokens kept each: {1e3 * gap:5.2f} ms a step, "
+                f"users: {n_users:2d}, {n_tokens:5,d} tokens kept each: {1e3 * gap:5.2f} ms a step, "
                 f"{1 / gap:3.0f} tokens/s each, {n_users / gap:5,.0f} together"
             )
     ratio = 1000 * tpot_bound_s(EIGHT_B, 1000, 1001, *H100) / ttft_bound_s(EIGHT_B, 1000, *H100)
@@ -475,7 +475,7 @@ workloads = {
     "reasoning: 200 in, 8,000 out": (200, 8000),
     "one label: 2,000 in, 2 out": (2000, 2),
 }
-if ready("prefill_share"):
+if ready("prefill_share", "ttft_bound_s"):
     reads, writes = [], []
     for n_prompt, n_output in workloads.values():
         reads.append(ttft_bound_s(EIGHT_B, n_prompt, *H100))
@@ -491,7 +491,7 @@ if ready("prefill_share"):
 #
 # Two things move the balance. Many users at once share the decode steps' reading, while each brings a
 # prefill of their own: on a full server the prefills' share of the *device's* seconds is much larger
-# (lesson 10, 12). And a prompt that begins like an earlier one need not be run again: prefix caching.
+# (lessons 10 and 12). And a prompt that begins like an earlier one need not be run again: prefix caching.
 
 # %% [markdown]
 # ## 4. Measure
@@ -540,7 +540,8 @@ if model and ready("prefill", "decode_step"):
 # bounds. The engine works in float32: 4 bytes a number.
 
 # %%
-if model and ready("ttft_bound_s", "tpot_bound_s", "end_to_end_s"):
+NEEDED = ("prefill", "decode_step", "ttft_bound_s", "tpot_bound_s", "end_to_end_s")
+if model and ready(*NEEDED):
     machine = (timing.read_bandwidth(), timing.matmul_peak())
     print(describe("cpu", "float32"))
     print(f"measured: {machine[0] / 1e9:.1f} GB/s read, {machine[1] / 1e9:.0f} GFLOP/s")
@@ -558,9 +559,10 @@ if model and ready("ttft_bound_s", "tpot_bound_s", "end_to_end_s"):
 #
 # How many tokens a second does a prefill read, by the length of the prompt, and how many does
 # decoding write? **Before you run it:** where will the curve bend, and what will it do after that?
+# (It takes about ten seconds.)
 
 # %%
-if model and ready("prefill", "decode_step", "prefill_knee", "ttft_bound_s", "tpot_bound_s"):
+if model and ready("prefill_knee", *NEEDED):
     lengths, rates, at_most = [4, 8, 16, 32, 64, 128, 256, 512], [], []
     for n in lengths:
         text = [int(token) for token in np.arange(n) % 1000 + 100]
@@ -585,8 +587,8 @@ if model and ready("prefill", "decode_step", "prefill_knee", "ttft_bound_s", "tp
 # **Reading it.** Left of the knee a longer prompt costs nearly nothing more, so its tokens a second
 # grow with its length. Right of it the arithmetic units are busy, and the curve is flat: a token more
 # costs a token's time. A CPU has a lower ridge than a GPU (it computes less for each byte that it
-# reads), so its knee lies at ten tokens or a few tens, and the two speeds differ by a factor of ten or
-# so rather than of hundreds.
+# reads), so its knee lies at about ten tokens or a few tens, and the two speeds differ by a factor of
+# ten or so rather than of hundreds.
 #
 # **The gap to the bounds.** Both stay above their floor, for reasons the floor leaves out. A small
 # product is slower than the peak, which was measured on a large one. Norms, rotations, the softmax and

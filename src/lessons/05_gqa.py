@@ -179,7 +179,7 @@ if ready("grouped_attention", "repeat_kv"):
         grouped_attention(memory, np.ones((1, 1024), bool))
         copied = 2 * repeat_kv(k[None], 32).nbytes
         print(
-            f"{n_kv_heads:2d} KV heads: {format_bytes(memory.loaded_bytes)} loaded; "
+            f"KV heads: {n_kv_heads:2d}; {format_bytes(memory.loaded_bytes)} loaded; "
             f"repeated keys and values: {format_bytes(copied)}"
         )
 
@@ -399,8 +399,8 @@ confront("gq_larger_cache")
 # ### On several devices
 #
 # **Tensor parallelism** spreads one layer over several devices by splitting its heads, neighbours
-# together. The cache follows the KV heads, and a KV head cannot be cut. MLA has no heads in its cache at all: every device
-# needs all latents.
+# together. The cache follows the KV heads, and a KV head cannot be cut. MLA has no heads in its cache
+# at all: every device needs all latents.
 #
 # *Worked example.* 8 KV heads, 131,072 bytes a token. On 4 devices 2 heads each: 32,768 B. On 8 one
 # each: 16,384 B. On 16 still one each: 16,384 B, and every head is there twice.
@@ -478,7 +478,7 @@ if not grading() and ready("grouped_attention", "repeat_kv", "layer_cache_number
     print(f"measured: {bandwidth / 1e9:.1f} GB/s read, {peak / 1e9:.0f} GFLOP/s")
     rng = np.random.default_rng(0)
     q = rng.normal(size=(32, 1, 128)).astype(np.float32)
-    ways = {"MHA, 32 KV heads": 32, "GQA, 8": 8, "MQA, 1": 1, "GQA, 8, repeated first": 8}
+    ways = {"32 KV heads (MHA)": 32, "8 (GQA)": 8, "1 (MQA)": 1, "8, repeated to 32 first": 8}
     full = {n: rng.standard_normal((2, n, 8192, 128), dtype=np.float32) for n in (32, 8, 1)}
     contexts = [512, 1024, 2048, 4096, 8192]
     measured = {way: [] for way in ways}
@@ -507,7 +507,7 @@ if not grading() and ready("grouped_attention", "repeat_kv", "layer_cache_number
     for way, seconds in measured.items():
         share = f", bound {format_seconds(bounds[way][-1])}" if way in bounds else ""
         print(f"{way} at {contexts[-1]:,} tokens: {format_seconds(seconds[-1])}{share}")
-    ratio = measured["MHA, 32 KV heads"][-1] / measured["GQA, 8"][-1]
+    ratio = measured["32 KV heads (MHA)"][-1] / measured["8 (GQA)"][-1]
     confront("gq_attention_ratio", f"{ratio:.1f}x")
 
 # %% [markdown]
@@ -534,7 +534,7 @@ if not grading():
     device = pick()
     for n_kv_heads in (32, 8, 1):
         both = gqa_measure.sdpa_step(32, n_kv_heads, 4096, 128, device)
-        print(f"{n_kv_heads:2d} KV heads on {device}: rows {both['rows']}", end="; ")
+        print(f"KV heads: {n_kv_heads:2d}, on {device}: rows {both['rows']}", end="; ")
         print(f"enable_gqa {both['enable_gqa']}")
     if device == "cpu":
         not_measured("the same on a GPU needs a CUDA or MPS device")
@@ -613,7 +613,7 @@ if model and ready("pool_kv_heads", "repeat_kv"):
 # that *are* alike, because they were repeated before, pooled again.
 
 # %%
-if model and ready("pool_kv_heads"):
+if model and ready("pool_kv_heads", "repeat_kv"):
     d_head = config.d_head
     alike = [gqa_measure.head_similarity(w.w_k, d_head) for w in model.weights.layers]
     print(f"mean cosine of two key heads of a layer: {np.mean(alike):.3f}")
@@ -698,7 +698,8 @@ if ready("grow_and_cap_bytes"):
         growing, cap = grow_and_cap_bytes(model_preset(name))
         print(f"{name}: {growing:,} B a token + {format_bytes(cap)}   {said}")
     raw = load_config("deepseek-v3")
-    print("deepseek-v3:", grow_and_cap_bytes(model_preset("deepseek-v3"))[0], "B a token  ", end="")
+    growing, _ = grow_and_cap_bytes(model_preset("deepseek-v3"))
+    print(f"deepseek-v3: {growing:,} B a token", end="   ")
     print({field: raw[field] for field in fields if raw.get(field) is not None})
     records = load_models()
     right = {

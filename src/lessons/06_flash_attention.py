@@ -427,7 +427,7 @@ from inferlab.flash import split_kv_decode
 check("split_kv_decode")
 
 # %%
-if ready("split_kv_decode"):
+if ready("split_kv_decode", "partial_attention"):
     rng = np.random.default_rng(3)
     lengths = (400, 400, 224)
     q, k = 2 * rng.normal(size=(1, 32)), rng.normal(size=(1, 1024, 32))

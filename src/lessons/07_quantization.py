@@ -584,7 +584,7 @@ if model and ready("search_scales", "quantize_groups", "dequantize"):
 # side by side, as one. The scales by activations come from the text above; the perplexity is measured
 # on another one.
 #
-# **Before you run it:** which int4 scheme will be usable?
+# **Before you run it:** which int4 scheme will be usable? (It takes about twenty seconds.)
 
 # %%
 TEXT = (
@@ -647,7 +647,7 @@ if model and ready(*needed):
 # as large. KL is the mean divergence of the next-token distributions from the exact ones; perplexity
 # looks at one token a place, where gains and losses cancel. **Measure more than perplexity.** In 4 bits
 # one scale for all gives a model that babbles. A scale a channel is bad, groups repair much of it, and
-# scales by activations as much again, for hardly a bit: one number an input channel, which is folded
+# scales by activations nearly as much again, for hardly a bit: one number an input channel, which is folded
 # into the norm before it.
 #
 # A larger model suffers less from the same scheme: 135 million parameters leave little to spare.
@@ -660,7 +660,8 @@ small = trained_model("tiny-target")
 if small and ready("quantize_absmax", "dequantize"):
     from inferlab.data import ROOT
 
-    play = small.tokenizer.encode((ROOT / "data/tiny/heldout.txt").read_text())[:400]
+    heldout = (ROOT / "data" / "tiny" / "heldout.txt").read_text(encoding="utf-8")
+    play = small.tokenizer.encode(heldout)[:400]
     spread = [
         np.abs(m.weights.layers[1].w_o).max() / m.weights.layers[1].w_o.std()
         for m in (small, model)
@@ -697,7 +698,7 @@ if model and ready("QuantizedKVCache"):
             f"same best token in {alike:.0%} of places"
         )
     print(
-        f"held: {format_bytes(new_cache(8).n_bytes + cache.n_bytes)}, in float32 {format_bytes(plain.n_bytes)}"
+        f"held in whole bytes: {format_bytes(cache.n_bytes)}, in float32 {format_bytes(plain.n_bytes)}"
     )
 
     def answer(cache, n_new=16):

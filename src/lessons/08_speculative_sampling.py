@@ -342,6 +342,7 @@ check("expected_tokens")
 if ready("expected_tokens"):
     for a in (0.5, 0.8, 0.95, 1.0):
         print(f"acceptance {a:4}: {expected_tokens(a, 4):.4f} tokens a round of 4 drafted ones")
+confront("sp_tokens")
 confront("sp_equal")
 
 # %% [markdown]
@@ -445,8 +446,9 @@ check("NgramIndex")
 # %% [markdown]
 # ### All of it, with two models
 #
-# Two models, two caches, one text. A cache holds the keys and values of the tokens that were run, and
-# `cache.truncate(n)` forgets all but the first n (lesson 04). At the end of a round:
+# Two models, two caches, one text. A cache holds the keys and values of the tokens that were run:
+# `cache.n_tokens` of them, and `cache.truncate(n)` forgets all but the first n (lesson 04). At the end of
+# a round:
 #
 # - the target has run the whole draft, the rejected part too: its cache must be cut;
 # - the draft model has run all drafted tokens *but the last*, which nobody needed a law after. If all
@@ -458,6 +460,9 @@ check("NgramIndex")
 # compares the length of the cache with the text. `law_of` makes a law of logits: it is your
 # `sampling_law` with its settings filled in, for *both* models. Judging a token by another law than the
 # one it was drawn from breaks the proof.
+#
+# Both laws must be over the same tokens, too: `require_same_vocab(target_model, draft_model)`, also given,
+# raises ValueError where the vocabularies differ in size.
 #
 # *Worked example.* The text has 10 tokens, gamma is 3. Both caches hold 9. The draft runs the tenth and
 # two of its own guesses: 12. The target runs the tenth and all three guesses in one pass: 13. One guess is
@@ -480,7 +485,7 @@ check("speculative_rounds")
 # %%
 target_model, draft_model = trained_model("tiny-target"), trained_model("tiny-draft")
 greedy = partial(sampling_law, temperature=0.0)
-if target_model and draft_model and ready("speculative_rounds"):
+if target_model and draft_model and ready("speculative_rounds", "sampling_law"):
     prompt = target_model.tokenizer.encode("KING HENRY:\nMy lords,")
     plain = generate_cached(target_model, prompt, 60)
     rng = np.random.default_rng(0)
@@ -498,8 +503,10 @@ if target_model and draft_model and ready("speculative_rounds"):
 
 # %%
 sample = partial(sampling_law, temperature=1.0)
+if target_model:
+    play = (ROOT / "data" / "tiny" / "heldout.txt").read_text(encoding="utf-8")
+    heldout = target_model.tokenizer.encode(play)
 if target_model and draft_model and ready("acceptance_rate", "sampling_law"):
-    heldout = target_model.tokenizer.encode((ROOT / "data/tiny/heldout.txt").read_text())
     passage = np.array([heldout[:480]])
     target_laws = [sample(row) for row in target_model.forward(passage)[0]]
     draft_laws = [sample(row) for row in draft_model.forward(passage)[0]]
@@ -514,7 +521,8 @@ if target_model and draft_model and ready("acceptance_rate", "sampling_law"):
 # everywhere. Now generate, and count what each round keeps.
 
 # %%
-if target_model and draft_model and ready("speculative_rounds", "acceptance_rate"):
+NEEDED = ("sampling_law", "acceptance_rate", "speculative_rounds")
+if target_model and draft_model and ready(*NEEDED):
     rng, kept = np.random.default_rng(1), []
     for start in (0, 200, 400):
         text = heldout[start : start + 40]
@@ -531,7 +539,6 @@ if target_model and draft_model and ready("speculative_rounds", "acceptance_rate
     after = [sum(k > i for k in kept) / sum(k >= i for k in kept) for i in range(4)]
     print("accepted at position 1, 2, 3, 4, if all before were:", *(f"{a:.2f}" for a in after))
     speculative_figures.kept_histogram(kept, kept_law(acceptance, 4))
-confront("sp_tokens")
 
 # %% [markdown]
 # **Reading it.** Computed and counted acceptance are close; the share of *all* drafted tokens is far lower,
@@ -575,7 +582,7 @@ if target_model and draft_model and ready("speculative_rounds", "speedup"):
         print(f"five tokens {costs[name][1]:.2f}")
 
 # %%
-if target_model and draft_model and ready("speculative_rounds", "speedup"):
+if target_model and draft_model and ready("speedup", *NEEDED):
     predicted = [speedup(acceptance, 4, *costs[name]) for name in pairs]
     whole, text = [], heldout[:40]
     for name, (big, small) in pairs.items():
@@ -611,7 +618,7 @@ if target_model and draft_model and ready("speculative_rounds", "speedup"):
 # with its weights rounded to 4 bits (lesson 07). What would they be accepted?
 
 # %%
-if target_model and draft_model and ready("acceptance_rate", "best_gamma"):
+if target_model and draft_model and ready("speedup", "best_gamma", *NEEDED):
 
     def first_layers(n):
         """The target without its later layers."""

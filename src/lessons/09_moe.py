@@ -577,7 +577,7 @@ if model and ready("router_weights", "touched_experts"):
 # to each other in one text (a prompt, or the guesses of lesson 08) agree even more:
 
 # %%
-if model and ready("router_weights"):
+if model and ready("router_weights", "touched_experts"):
     for n in (4, 8):
         runs = [experts[:, i : i + n] for i in range(0, experts.shape[1] - n, 37)]
         row = np.mean([[len(np.unique(layer)) for layer in run] for run in runs], axis=0)
@@ -633,7 +633,7 @@ if model and ready("moe_step_bytes", "router_weights"):
 # function chooses.
 
 # %%
-if model and ready("biased_router_weights"):
+if model and ready("biased_router_weights", "router_weights"):
     rng, bias, last = np.random.default_rng(0), np.zeros(8), scores[3]
     before = expert_use.shares(biased_router_weights(last, bias, 2)[0][None], 8)[0]
     for _ in range(200):

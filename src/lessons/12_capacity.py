@@ -322,7 +322,7 @@ from inferlab.capacity import steady_tpot_s
 check("steady_tpot_s")
 
 # %%
-if ready("steady_tpot_s"):
+if ready("steady_tpot_s", "pass_seconds"):
     for share in (1.0, 0.7):
         then = replace(four, efficiency=share)
         step = max(pass_seconds(then, 1, 1274, 298))
@@ -463,7 +463,7 @@ from inferlab.planner import cost_per_million_tokens
 check("cost_per_million_tokens")
 
 # %%
-if ready("cost_per_million_tokens", "users_within"):
+if ready("cost_per_million_tokens", "users_within", "steady_tpot_s"):
     real, limit_s, batches = replace(four, efficiency=0.7), 0.040, [2**i for i in range(9)]
     shown = {
         "4 H100, bf16": real,
@@ -658,7 +658,7 @@ if model and ready("pass_seconds", "steady_tpot_s"):
     confront("ca_batch", f"{many / one:.2f}x")
 
 # %%
-if model and ready("steady_tpot_s"):
+if model and ready("pass_seconds", "steady_tpot_s"):
     capacity_figures.load_timeline(
         [s.sent_s for s in samples], [s.token_s for s in samples], bounds["TTFT, median"],
         bounds["time between tokens, under load"], describe(),

@@ -264,6 +264,17 @@ def _scaled_apart(q, latent, k_rope, w_k, w_v, visible):
     return _masked(scores, visible) @ latent[:, None] @ _by_columns(w_v, q.shape[1])
 
 
+def _one_part_scaled(unscaled: Callable[[np.ndarray, int], np.ndarray]) -> Callable:
+    """absorbed_attention without the root in one part of the scores."""
+
+    def answer(q, latent, k_rope, w_k, w_v, visible):
+        q = q.copy()
+        unscaled(q, k_rope.shape[-1])[...] *= math.sqrt(q.shape[-1])
+        return absorbed_attention(q, latent, k_rope, w_k, w_v, visible)
+
+    return answer
+
+
 def _rope_first(q, latent, k_rope, w_k, w_v, visible):
     d_rope = k_rope.shape[-1]
     turned = np.concatenate([q[..., d_rope:], q[..., :d_rope]], axis=-1)
@@ -375,6 +386,12 @@ ABSORBED = Exercise(
         ),
         "each part of a score has a root of its own: divide the sum by sqrt(d_nope + d_rope)": (
             _scaled_apart
+        ),
+        "the rotated part is not divided by the root: divide the sum of both parts": (
+            _one_part_scaled(lambda q, d_rope: q[..., -d_rope:])
+        ),
+        "only the rotated part is divided by the root: divide the sum of both parts": (
+            _one_part_scaled(lambda q, d_rope: q[..., :-d_rope])
         ),
         "divides by sqrt(d_latent + d_rope); the scale stays sqrt(d_nope + d_rope)": (
             _absorbed(width=lambda s: s["d_latent"] + s["d_rope"])

@@ -55,6 +55,13 @@ def _norm_of_both(x, w_latent, gain, angles, eps=1e-6):
     return latent, rotate(k_rope[:, None], angles)[:, 0]
 
 
+def _latent_by_both(x, w_latent, gain, angles, eps=1e-6):
+    both = x @ w_latent
+    raw, k_rope = np.split(both, [len(gain)], axis=-1)
+    root = np.sqrt((both**2).mean(-1, keepdims=True) + eps)
+    return gain * raw / root, rotate(k_rope[:, None], angles)[:, 0]
+
+
 def _interleaved(k_rope, angles):
     a, b = k_rope[..., 0::2], k_rope[..., 1::2]
     cos, sin = np.cos(angles), np.sin(angles)
@@ -146,6 +153,9 @@ COMPRESS = Exercise(
             latent=lambda raw, gain, eps: rms_norm(raw - raw.mean(-1, keepdims=True), gain, eps)
         ),
         "latent and key are normed together: the norm is over the latent alone": _norm_of_both,
+        "the mean square is taken over latent and key: it is over the latent alone": (
+            _latent_by_both
+        ),
         "the key is normed too: it is only rotated": _compressed(
             key=lambda k, angles: rotate(rms_norm(k, np.ones(k.shape[-1]))[:, None], angles)[:, 0]
         ),

@@ -31,12 +31,12 @@ def _larger() -> str:
 PREDICTIONS = (
     Prediction(
         id="gq_head_six",
-        question="8 query heads share 2 KV heads; both are counted from 0. **Which KV head does "
+        question="9 query heads share 3 KV heads; both are counted from 0. **Which KV head does "
         "query head 6 read?**",
-        answer=lambda: float(kv_head_of(6, 8, 2)),
-        because="Neighbours share: heads 0 to 3 read KV head 0, heads 4 to 7 read KV head 1. "
-        "Dealing out in turn (6 mod 2) would give 0.",
-        unit="",
+        answer=lambda: f"KV head {kv_head_of(6, 9, 3)}",
+        because="Neighbours share: heads 0, 1, 2 read KV head 0, heads 3, 4, 5 KV head 1, heads 6, "
+        "7, 8 KV head 2. Dealing out in turn (6 mod 3) would give 0.",
+        choices=("KV head 0", "KV head 1", "KV head 2"),
     ),
     Prediction(
         id="gq_weights_saved",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,11 @@ def _dealt_out(config, n_tokens, n_devices, n_sequences=1, bytes_per_number=2):
     return len(heads_here) * whole // config.n_kv_heads
 
 
+def _shared_unwindowed(config, n_tokens, n_devices, n_sequences=1, bytes_per_number=2):
+    everything = replace(config, sliding_window=None, n_window_layers=None)
+    return cache_bytes_per_device(everything, n_tokens, n_devices, n_sequences, bytes_per_number)
+
+
 PER_DEVICE = Exercise(
     id="cache_bytes_per_device",
     reference=cache_bytes_per_device,
@@ -157,6 +163,7 @@ PER_DEVICE = Exercise(
         "always one KV head a device: with few devices each holds several": _shared(
             lambda whole, n, k: whole // n
         ),
+        "windows at full length: start from cache_bytes, which knows them": _shared_unwindowed,
         "MLA's latent is divided by n_kv_heads: it has no heads": _shared(
             mla=lambda whole, c, k: whole // c.n_kv_heads
         ),

@@ -94,6 +94,12 @@ def _two_for_each_parameter(config, n_prompt, n_output):
     return 2 * config.n_params * n_prompt, 2 * config.n_params * (n_output - 1)
 
 
+def _whole_text_less_prompt(config, n_prompt, n_output):
+    require_output(n_output)
+    prefill = forward_flops(config, n_prompt)
+    return prefill, forward_flops(config, n_prompt + n_output - 1) - prefill
+
+
 def _phases_closed_form(config, n_prompt, n_output):
     require_output(n_output)
     per_key = 4 * config.n_layers * config.n_heads * config.d_head
@@ -151,6 +157,9 @@ FLOPS = Exercise(
             step=lambda c, n, i: forward_flops(c, n + i + 1)
         ),
         "all steps are counted as one pass: each of them needs the head": _decode_in_one_pass,
+        "a prefill of the whole text, less that of the prompt: each step needs the head": (
+            _whole_text_less_prompt
+        ),
         "the head is counted for each prompt token: one row of logits is needed": _phases(
             first=lambda c, n: forward_flops(c, n) + (n - 1) * head_flops(c)
         ),

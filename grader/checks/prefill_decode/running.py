@@ -170,7 +170,7 @@ UNCACHED = Exercise(
         ),
         "one pass too many: nobody needs what follows the last token": _uncached(extra=True),
         "the caller's prompt grows: work on a copy, list(prompt)": _uncached(
-            start=lambda prompt: prompt if isinstance(prompt, list) else list(prompt)
+            start=lambda prompt: prompt
         ),
         "gives a token even where none is asked: test before the pass, not after it": _until_enough,
     },
@@ -251,6 +251,19 @@ def _turned_again(x, weights, config, k_past, v_past):
     k = rotate(np.concatenate([k_past, k], axis=2), angles)
     v = np.concatenate([v_past, v], axis=2)
     mixed = attention(rotate(q, angles[n_past:]), k, v, causal_mask(T, n_past + T))
+    return project(merge_heads(mixed), weights.w_o), k, v
+
+
+def _turned_when_read(x, weights, config, k_past, v_past):
+    """Keys are kept as they were projected, and all of them rotated for each pass."""
+    n_past, T = k_past.shape[2], x.shape[1]
+    angles = rope_angles(np.arange(n_past + T), config.d_head, config.rope_theta)
+    q, k, v = (
+        split_heads(project(x, w), config.d_head) for w in (weights.w_q, weights.w_k, weights.w_v)
+    )
+    k, v = np.concatenate([k_past, k], axis=2), np.concatenate([v_past, v], axis=2)
+    turned = rotate(q, angles[n_past:]), rotate(k, angles)
+    mixed = attention(*turned, v, causal_mask(T, n_past + T))
     return project(merge_heads(mixed), weights.w_o), k, v
 
 
@@ -401,6 +414,9 @@ ATTEND = Exercise(
         ),
         "the new tokens start one position too late: the first one stands at S - T": _attend(
             positions=lambda n, T: np.arange(n + 1, n + T + 1)
+        ),
+        "new keys are kept without their rotation: rotate them once, before they are kept": (
+            _turned_when_read
         ),
         "past keys are rotated a second time: they were kept rotated": _turned_again,
         "the values are rotated too: only queries and keys are": _attend(turn="qkv"),

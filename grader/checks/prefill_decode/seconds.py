@@ -213,6 +213,20 @@ def _tpot(
     return bound
 
 
+def _tpot_of_sums(
+    config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s, n_sequences=1,
+    bytes_per_number=2,
+):  # fmt: skip
+    sizes = n_sequences, bytes_per_number
+    one_bound = (
+        _tpot(join=join)(
+            config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s, *sizes
+        )
+        for join in (lambda reading, computing: reading, lambda reading, computing: computing)
+    )
+    return max(one_bound) if n_output != 1 else None
+
+
 def _tpot_numpy(
     config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s, n_sequences=1,
     bytes_per_number=2,
@@ -282,6 +296,14 @@ TPOT = Exercise(
             **H100,
             n_sequences=16,
         ),
+        given(
+            "400 users: first computing takes longer, then reading",
+            config=EIGHT_B,
+            n_prompt=50,
+            n_output=101,
+            **H100,
+            n_sequences=400,
+        ),
         given("no output token is refused", config=SMOL, n_prompt=5, n_output=0, **H100),
     ),
     draw=_draw_tpot,
@@ -316,6 +338,9 @@ TPOT = Exercise(
         ),
         "the sum of reading and computing: they overlap": _tpot(
             join=lambda reading, computing: reading + computing
+        ),
+        "the longer of two sums: the bound may change on the way, so ask it of each step": (
+            _tpot_of_sums
         ),
         "the operations of one user only: all of them compute in a step": _tpot(
             step=lambda c, n, B, b: (pass_read_bytes(c, n, B, b), forward_flops(c, 1, n))

@@ -53,12 +53,12 @@ def engine_step_bytes(bits: int | None, n_layers: int = N_TIMED_LAYERS) -> int:
 PREDICTIONS = (
     Prediction(
         id="qz_int4_bytes",
-        question="8 billion weights in 4 bits, and for every 128 of them one 16-bit scale. How "
-        "many GB (10⁹ B) is that?",
+        question="8 billion weights in 4 bits, and for every **32** of them one 16-bit scale and "
+        "one 16-bit minimum. How many GB (10⁹ B) is that?",
+        answer=lambda: float(quantized_bytes(8 * 10**9, 4, 32, 16, 16)),
+        because="Each weight takes 4 + 32/32 = 5 bits: 5 GB, not 4. With one scale for 128 weights "
+        "and no minimum it is 4.125 GB.",
         unit="GB",
-        answer=lambda: float(quantized_bytes(8 * 10**9, 4, 128)),
-        because="Each weight takes 4 + 16/128 = 4.125 bits: 4.125 GB, not 4. With scales for "
-        "every 32 it would be 4.5 GB.",
     ),
     Prediction(
         id="qz_zero_share",

@@ -143,6 +143,18 @@ def _verify(
     return verify
 
 
+def _replaces_each(target_laws, draft_laws, drafted, uniforms):
+    new = [
+        token
+        if uniform < acceptance_probability(target, draft, token)
+        else draw_token(residual_law(target, draft), uniforms[-1])
+        for target, draft, token, uniform in zip(
+            target_laws, draft_laws, drafted, uniforms, strict=False
+        )
+    ]
+    return [*new, draw_token(target_laws[-1], uniforms[-1])]
+
+
 def _keeps_accepting(target_laws, draft_laws, drafted, uniforms):
     out, clean = [], True
     for i, token in enumerate(drafted):
@@ -278,6 +290,10 @@ VERIFY = Exercise(
         "the uniform that failed the test draws the replacement: use the last one": _verify(
             replace=lambda t, d, i, u: draw_token(residual_law(t[i], d[i]), u[i])
         ),
+        "the replacement is drawn with the uniform of the next test: use the last one": _verify(
+            replace=lambda t, d, i, u: draw_token(residual_law(t[i], d[i]), u[i + 1])
+        ),
+        "goes on after the first rejection: the replacement ends the round": _replaces_each,
         "accepts at uniform <= probability: with 0.0 a token of probability 0 gets through": (
             _verify(accept=lambda i, u, p: u[i] <= p)
         ),

@@ -178,6 +178,17 @@ def _rounds(
     return generate
 
 
+def _cut_off(*inputs):
+    """Every round drafts gamma tokens; of the last one only what is still needed is added."""
+    still_needed = [0]
+
+    def n_draft(gamma, left):
+        still_needed[0] = left
+        return gamma
+
+    return _rounds(n_draft=n_draft, keep=lambda new: new[: still_needed[0]])(*inputs)
+
+
 def _raw_draft_laws(target_model, draft_model, prompt, n_new, gamma, law_of, rng):
     """Draft tokens come from law_of, but are judged by the draft's plain softmax."""
     plain = partial(temperature_law, temperature=1.0)
@@ -372,6 +383,9 @@ ROUNDS = Exercise(
         ),
         "the last round drafts too many: with its extra token there are more than n_new": _rounds(
             n_draft=lambda gamma, left: gamma
+        ),
+        "the last round drafts gamma tokens and what is too many is cut off: draft fewer": (
+            _cut_off
         ),
         "one draft token too few in the last round": _rounds(
             n_draft=lambda gamma, left: max(0, min(gamma, left - 2))
