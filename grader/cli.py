@@ -56,12 +56,13 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     lab = verb("lab", run_lab, "update your copy of the course and open JupyterLab", work=True)
-    lab.add_argument("lesson", nargs="?", help="which one to open (default: the first)")
+    lab.add_argument("lesson", nargs="?", help="default: where you left off")
     lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
     lab.add_argument("--port", type=int, metavar="N", help="first port to try (default: 8888)")
     lab.usage = "inferlab lab [LESSON] [--no-browser] [--port N] [--work DIR] [-- JUPYTERLAB ...]"
 
-    verb("progress", run_progress, "what you have passed, and what comes next")
+    progress = verb("progress", run_progress, "how far you have come, and where to go on")
+    progress.add_argument("lesson", nargs="?", help="every exercise of this one")
 
     reset = verb("reset", run_reset, "start a lesson afresh; a dated copy of yours is kept", True)
     reset.add_argument("lesson", metavar="LESSON")
@@ -178,7 +179,7 @@ def run_lab(args: argparse.Namespace) -> int:
 def run_progress(args: argparse.Namespace) -> int:
     from grader.progress import text
 
-    print(text())
+    print(text(args.lesson))
     return 0
 
 

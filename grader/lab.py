@@ -21,9 +21,12 @@ from filelock import FileLock
 from grader.classroom.reading import NotANotebook, read_bytes
 from grader.merge import Merge, merge
 from grader.problem import Problem
+from labkit import store
+from labkit.device import n_cores
 from labkit.files import dated, write_whole
 
 Say = Callable[[str], None]
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 JUPYTER_SETTINGS = Path(__file__).parent / "jupyter"
 
 
@@ -227,13 +230,27 @@ def jupyter_environment(environ: dict[str, str]) -> dict[str, str]:
     """The variables to start JupyterLab with: our defaults first, the user's own settings kept.
 
     The shipped folder only sets defaults (no news pop-up, theme by the system); what a user has
-    chosen in JupyterLab's settings still wins.
+    chosen in JupyterLab's settings still wins, and so does a number of threads that is set.
     """
     theirs = environ.get("JUPYTER_CONFIG_PATH", "")
     folders = [str(JUPYTER_SETTINGS), *([theirs] if theirs else [])]
     bin_folder = str(Path(sys.executable).parent)
     path = os.pathsep.join([bin_folder, environ.get("PATH", "")])
-    return {**environ, "JUPYTER_CONFIG_PATH": os.pathsep.join(folders), "PATH": path}
+    ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join(folders), "PATH": path}
+    return {**dict.fromkeys(THREADS, str(measuring_threads())), **environ, **ours}
+
+
+def measuring_threads() -> int:
+    """Threads for matrix products in a notebook: one a physical core, a core left to the browser.
+
+    The threads of one product wait for the slowest. Where another program holds its core, as the
+    browser and the server do on a small machine, two threads can be far slower than one, and what
+    is measured then is the waiting.
+    """
+    import psutil
+
+    cores = min(psutil.cpu_count(logical=False) or 1, n_cores())
+    return max(1, cores - 1)
 
 
 def jupyter_command(
@@ -268,10 +285,25 @@ def start(
     lessons = released_lessons(root)
     if not lessons:
         raise ValueError(f"no released lesson in {root / 'notebooks'}; make them: make build")
-    chosen = find_lesson(lesson, lessons) if lesson else lessons[0]
+    chosen, why = (find_lesson(lesson, lessons), "") if lesson else _where_left_off(lessons)
     work = work.absolute()
     sync(root, work)
     command = jupyter_command(work, chosen, browser, port, extra)
-    print(f"opening {chosen} in JupyterLab; end it with Ctrl-C", flush=True)
+    print(f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C", flush=True)
     os.chdir(work)  # so that no configuration of the course root is read
     os.execvpe(command[0], command, jupyter_environment(dict(os.environ)))
+
+
+def _where_left_off(lessons: Sequence[str]) -> tuple[str, str]:
+    """The lesson to open when none is named, and in words why: the first, before anything is done.
+
+    lessons: those released, at least one.
+    """
+    if not store.all_progress():
+        return lessons[0], ""  # the first start waits for nothing else
+    from grader.standing import left_off
+
+    line = left_off()
+    if line is None or line.lesson not in lessons:
+        return lessons[0], ""
+    return line.lesson, f", where you left off (next: {line.name})"

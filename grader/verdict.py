@@ -63,7 +63,7 @@ class Verdict:
         return (
             f'<div class="inferlab-verdict" data-outcome="{self.outcome}" '
             f'style="border-left:4px solid {colour};padding:4px 10px;margin:2px 0">'
-            f'<strong style="color:{colour}">{self.head}</strong> &nbsp; '
+            f"<strong>{self.head}</strong> &nbsp; "
             f"<code>{html.escape(self.exercise)}</code>{case}{pre}</div>"
         )
 

@@ -22,8 +22,12 @@ class Words(NamedTuple):
 
 
 def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.MonkeyPatch) -> Words:
-    """Draw the figure that make() gives, and note every text that is drawn."""
+    """Draw the figure that make() gives, and note every text that is drawn.
+
+    It is drawn with twice its dots, as it is saved: fonts are a little wider there.
+    """
     figure, alt = make()
+    figure.dpi *= 2
     canvas = FigureCanvasAgg(figure)  # in pixels, whatever canvas pyplot has in use
     drawn: list[Text] = []
     draw = Text.draw
@@ -31,7 +35,9 @@ def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.Monk
     monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
     figure.draw(canvas.get_renderer())
     shown = {id(text): text for text in drawn if text.get_visible() and text.get_text().strip()}
-    return Words(figure, alt, [(text, text.get_window_extent()) for text in shown.values()])
+    boxes = [(text, text.get_window_extent()) for text in shown.values()]
+    figure.dpi /= 2
+    return Words(figure, alt, [(text, Bbox(box.get_points() / 2)) for text, box in boxes])
 
 
 def require_readable(

@@ -103,15 +103,15 @@ def test_progress_shows_what_is_passed_and_what_is_next(
     store.record_attempt(first.id, "failed")
     store.record_attempt(first.id, "passed")
     assert run("progress") == 0
-    said = capsys.readouterr().out.splitlines()
-    heads = [line.split(":")[0] for line in said if not line.startswith((" ", "next", "kept"))]
-    assert heads == list(registry.lessons())  # a line for each; exercises where one is begun
-    said = said[heads.index(LESSON) :]
-    assert said[0].startswith(f"{LESSON}: 1 of ")
-    assert said[1].split()[:2] == ["passed", first.id]
-    assert "2 tries" in said[1]
-    assert said[2].split()[:3] == ["not", "yet", second.id]
-    assert any(line.startswith(f"next: {second.id} ") for line in said)
+    said = capsys.readouterr().out
+    row = next(line for line in said.splitlines() if LESSON in line)
+    assert row.startswith(f"▸ {LESSON} ")
+    assert f" 1/{len(registry.exercises(LESSON))} " in row
+    assert f"Go on at lesson {LESSON[:2]}, exercise {second.id} " in said
+    assert run("progress", LESSON) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith(f"{first.id} "))
+    assert "✓ passed" in line
+    assert "2 tries" in line
 
 
 def test_reset_keeps_a_copy_and_the_predictions_and_forgets_progress(

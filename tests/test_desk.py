@@ -175,7 +175,7 @@ def test_each_verdict_is_noted_and_written_for_inferlab_check(tmp_path, monkeypa
     capsys.readouterr()
     cell('progress("04_kv_cache")')
     out = capsys.readouterr().out
-    assert "1 of 21 passed, 1 of 34 points" in out
+    assert "1 of 12 exercises, 1 of 34 points" in out
     assert "next: " in out
 
 

@@ -333,6 +333,16 @@ def test_jupyter_gets_our_defaults_and_keeps_the_users_settings() -> None:
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
 
 
+def test_kernels_measure_with_a_core_left_to_the_browser(monkeypatch: pytest.MonkeyPatch) -> None:
+    for physical, allowed, expected in [(2, 2, 1), (1, 2, 1), (8, 16, 7), (8, 4, 3), (None, 4, 1)]:
+        monkeypatch.setattr("psutil.cpu_count", lambda logical, n=physical: n)
+        monkeypatch.setattr(lab, "n_cores", lambda n=allowed: n)
+        found = lab.jupyter_environment({"PATH": "/b"})
+        assert {found[name] for name in lab.THREADS} == {str(expected)}
+    theirs = lab.jupyter_environment({"OMP_NUM_THREADS": "5"})
+    assert (theirs["OMP_NUM_THREADS"], theirs["OPENBLAS_NUM_THREADS"]) == ("5", "1")
+
+
 def test_jupyter_command_opens_the_lesson_in_a_folder_with_spaces() -> None:
     command = lab.jupyter_command(Path("/my work"), LESSON, browser=False, port=9000)
     assert "--ServerApp.root_dir=/my work" in command

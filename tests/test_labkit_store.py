@@ -79,7 +79,7 @@ def test_files_are_readable_json_with_a_schema(folder):
     store.record_prediction("p", "≈ 4x", "t1")
     for name in ("progress.json", "predictions.json"):
         text = (folder / name).read_text(encoding="utf-8")
-        assert json.loads(text)["schema"] == 1
+        assert json.loads(text)["schema"] == store.SCHEMA
         assert text.count("\n") > 5
     assert "≈ 4x" in (folder / "predictions.json").read_text(encoding="utf-8")
 
@@ -130,7 +130,7 @@ def test_a_damaged_file_does_not_break_reading(folder):
 
 def test_a_newer_file_is_left_alone(folder):
     folder.mkdir()
-    newer = '{"schema": 2, "exercises": {"kv": {"stars": 5}}}'
+    newer = json.dumps({"schema": store.SCHEMA + 1, "exercises": {"kv": {"stars": 5}}})
     (folder / "progress.json").write_text(newer)
     with pytest.warns(UserWarning, match="newer inferlab"):
         store.record_attempt("kv", "passed")

@@ -6,7 +6,6 @@ the alt text come from the data. What cannot be drawn raises ValueError.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from labkit.display import put
+from labkit.display import put, table
 from labkit.figures import COLOURS, INK, LINES, MARKERS, axes
 from labkit.kv_figures import BELOW, Drawn, Look, Numbers, require_between, shown
 from labkit.units import format_seconds
@@ -42,7 +41,7 @@ def memory_bar_figure(bars: Mapping[str, Mapping[str, float]], memory_bytes: flo
     if not 0 < memory_bytes < math.inf:
         raise ValueError(f"memory_bytes={memory_bytes!r} must be a positive number")
     title, x = "What lies in the memory of one device", "memory of one device (GB)"
-    figure, plot = axes(title, x, "deployment (name)", size=(8.4, 2.2 + 0.85 * len(bars)))
+    figure, plot = axes(title, x, "deployment (name)", size=(8.0, 2.2 + 0.85 * len(bars)))
     said = []
     for row, (name, parts) in enumerate(bars.items()):
         left, words = 0.0, []
@@ -67,7 +66,8 @@ def memory_bar_figure(bars: Mapping[str, Mapping[str, float]], memory_bytes: flo
     plot.set_ylim(len(bars) - 0.6, -0.7)
     plot.set_yticks([])
     plot.grid(False, axis="y")
-    handles = [Patch(label=part, **look) for part, look in PARTS.items()]
+    used = {part for parts in bars.values() for part, size in parts.items() if size}
+    handles = [Patch(label=part, **look) for part, look in PARTS.items() if part in used]
     figure.legend(handles=[*handles, *plot.get_lines()[:1]], ncols=3, **BELOW)
     return figure, (
         f"Bars, one a deployment, of the memory of one device of {memory_bytes / 1e9:.0f} GB. "
@@ -195,16 +195,7 @@ def plan_table(plans: Sequence[Mapping[str, Any]], caption: str) -> None:
     if plans and all(plan["usd_per_hour"] is None for plan in plans):
         priced = [i for i, name in enumerate(COLUMNS) if name.startswith("usd")]
         *rows, heads = ([x for i, x in enumerate(r) if i not in priced] for r in (*rows, heads))
-    cell = 'style="text-align:right;padding:0.25em 0.8em"'
-    head = "".join(f'<th scope="col" {cell}>{html.escape(name)}</th>' for name in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td {cell}>{html.escape(text)}</td>" for text in row) + "</tr>"
-        for row in rows
-    )
-    markup = (
-        f'<table><caption style="text-align:left">{html.escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )
+    numbers = range(1, len(heads) - 1)
     widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     lines = [
         "  ".join(
@@ -213,7 +204,7 @@ def plan_table(plans: Sequence[Mapping[str, Any]], caption: str) -> None:
         ).rstrip()
         for row in [heads, *rows]
     ]
-    put(markup, "\n".join([caption, *lines]))
+    put(table(caption, heads, rows, numbers), "\n".join([caption, *lines]))
 
 
 # ---- a measured load test ----------------------------------------------------------------------
@@ -236,7 +227,7 @@ def load_timeline_figure(
         raise ValueError(f"{len(sent_s)} requests need as many lists of token times, none empty")
     title = "The load test: every request, every token"
     figure, plot = axes(
-        title, "time since the start (s)", "request (number)", size=(8.4, 3.2 + 0.1 * len(sent_s))
+        title, "time since the start (s)", "request (number)", size=(8.0, 3.2 + 0.1 * len(sent_s))
     )
     figure.suptitle(title, x=0.01, ha="left", fontsize=14)
     plot.set_title(device, fontsize=11, pad=8)

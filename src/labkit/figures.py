@@ -28,6 +28,17 @@ COLOURS = ("#3f90da", "#bd1f01", "#832db6", "#e76300", "#717581", "#a96b59")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK = "#22252b"
+# A white box glares on a dark page: there light and dark change places and the hues stay. The pages
+# are JupyterLab's, VS Code's and the course's site; wherever style is stripped it stays white.
+DARK_PAGES = (
+    '[data-jp-theme-light="false"]',
+    ".vscode-dark",
+    'html[data-theme="dark"]',
+)
+ON_DARK = (
+    f"<style>{','.join(f'{page} img.inferlab-figure' for page in DARK_PAGES)}"
+    "{filter:invert(.93) hue-rotate(180deg)!important}</style>"
+)
 
 STYLE: Any = {
     "axes.prop_cycle": cycler(color=COLOURS) + cycler(linestyle=LINES) + cycler(marker=MARKERS),
@@ -36,6 +47,8 @@ STYLE: Any = {
     "savefig.facecolor": "white",
     "savefig.transparent": False,
     "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.12,  # inches: words keep off the picture's edge
+    "figure.constrained_layout.h_pad": 0.08,
     "figure.figsize": (7.2, 4.2),
     "figure.dpi": 100,
     "font.size": 12,
@@ -131,8 +144,8 @@ def img(fig: Figure, alt: str) -> str:
     plt.close(fig)
     data = base64.b64encode(png.getvalue()).decode("ascii")
     return (
-        f'<img alt="{html.escape(alt, quote=True)}" width="{width}" '
-        f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">'
+        f'<img alt="{html.escape(alt, quote=True)}" class="inferlab-figure" width="{width}" '
+        f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">{ON_DARK}'
     )
 
 

@@ -19,7 +19,8 @@ class Workload:
 
     def __str__(self) -> str:
         ttft, tpot = map(format_seconds, (self.ttft_limit_s, self.tpot_limit_s))
-        return f"{self.n_prompt:,} in, {self.n_output:,} out, {ttft} and {tpot}"
+        sizes = f"{self.n_prompt:,} tokens in, {self.n_output:,} out"
+        return f"{sizes}, TTFT within {ttft}, TPOT within {tpot}"
 
 
 DEVICES = "l40s,a100-80-sxm,h100-sxm,h200-sxm,mi300x,b200-sxm"

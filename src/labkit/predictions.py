@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit import store, units
 from labkit.device import grading
-from labkit.display import in_kernel, inline_html, put
+from labkit.display import in_kernel, inline_html, put, table
 
 Answer = float | str
 
@@ -279,12 +279,57 @@ def lodged_over_computed(prediction: Prediction) -> float | None:
 
     None where nothing was lodged or no answer can be had. Never raises.
     """
-    lodged, right = store.prediction(prediction.id), None
-    if lodged is not None:
-        right, _ = _computed(prediction)
-    if lodged is None or right is None:
+    lodged = store.prediction(prediction.id)
+    return None if lodged is None else _over(prediction, lodged, _computed(prediction)[0])
+
+
+def _over(prediction: Prediction, lodged: store.Lodged, seen: Answer | None) -> float | None:
+    if seen is None:
         return None
-    return float(lodged.value == right) if prediction.choices else _quotient(lodged, right)
+    return float(lodged.value == seen) if prediction.choices else _quotient(lodged, seen)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lodged prediction that was confronted, and how far off it was.
+
+    so: the measurement where there was one, else the computed answer. over: yours over that; of
+    choices 1.0 for the right one, else 0.0; None where it cannot be said.
+    """
+
+    id: str
+    yours: str
+    so: str
+    is_measured: bool
+    is_choice: bool
+    over: float | None
+    in_words: str
+
+
+def is_near(ratio: float) -> bool:
+    """Within a quarter of what was so."""
+    return 0.8 <= ratio <= 1.25
+
+
+def seen(prediction: Prediction, lodged: store.Lodged) -> Seen:
+    """How a confronted prediction came out, from what is kept of it. Never raises."""
+    value: Answer | None
+    if lodged.measured is not None:
+        value = lodged.measured if prediction.choices else _number(lodged.measured)
+        so = "not usable" if value is None else _written(prediction, value)
+    else:
+        value, so = _computed(prediction)
+    words = _ratio(prediction, lodged, value)
+    over = _over(prediction, lodged, value)
+    kinds = (lodged.measured is not None, bool(prediction.choices))
+    return Seen(prediction.id, lodged.value, so, *kinds, over, words)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _in_words(ratio: float) -> str:
@@ -310,6 +355,8 @@ def confront(prediction: Prediction, measured: Answer | None = None) -> None:
         return
     columns = _columns(confrontation(prediction, measured))
     put(_table(prediction, columns), _table_text(prediction, columns))
+    usable = None if measured is None else _measured(prediction, measured)[0]
+    store.record_confronted(prediction.id, None if usable is None else str(usable))
 
 
 def confrontation_html(prediction: Prediction) -> str:
@@ -326,14 +373,8 @@ def _columns(seen: Confrontation) -> dict[str, str]:
 
 
 def _table(prediction: Prediction, columns: dict[str, str]) -> str:
-    cell = 'style="text-align:left;padding:0.3em 0.9em"'
-    heads = "".join(f'<th scope="col" {cell}>{html.escape(name)}</th>' for name in columns)
-    cells = "".join(f"<td {cell}>{html.escape(text)}</td>" for text in columns.values())
-    caption = f'<caption style="text-align:left">{inline_html(prediction.question)}</caption>'
-    return (
-        f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody><tr>{cells}</tr></tbody></table>"
-        f"<p><b>Why:</b> {inline_html(prediction.because)}</p>"
-    )
+    shown = table(prediction.question, list(columns), [list(columns.values())])
+    return f"{shown}<p><b>Why:</b> {inline_html(prediction.because)}</p>"
 
 
 def _table_text(prediction: Prediction, columns: dict[str, str]) -> str:

@@ -22,9 +22,10 @@ from platformdirs import user_data_dir
 
 from labkit.files import dated, write_whole
 
-SCHEMA = 1
+SCHEMA = 2  # 2: moments of an exercise; confronted and measured of a prediction
 OUTCOMES = ("passed", "failed", "not run")
 LOCK_SECONDS = 2.0
+_TIMES = ("first", "last", "passed_at", "solution_shown")
 _SECTIONS = {"progress.json": "exercises", "predictions.json": "predictions"}
 
 Change = Callable[[dict[str, Any]], None]
@@ -35,11 +36,23 @@ _warned: set[Path] = set()
 
 @dataclass(frozen=True)
 class Lodged:
-    """A prediction as first lodged, with what was said later in revisions (value, when)."""
+    """A prediction as first lodged, with what was said later in revisions (value, when).
+
+    confronted: when the answer was last shown beside it; measured: what was measured then, a number
+    in base units or a choice. None where that has not happened.
+    """
 
     value: str
     when: str
     revisions: tuple[tuple[str, str], ...] = ()
+    confronted: str | None = None
+    measured: str | None = None
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """When something was said or shown."""
+        later = tuple(when for _, when in self.revisions)
+        return (self.when, *later, *((self.confronted,) if self.confronted else ()))
 
 
 def home() -> Path:
@@ -65,6 +78,7 @@ def record_attempt(exercise_id: str, outcome: str, when: datetime | str | None =
 
     def change(exercises: dict[str, Any]) -> None:
         entry = exercises.setdefault(exercise_id, {})
+        _note(entry, moment)
         entry["outcome"] = outcome
         entry["last"] = moment
         if outcome != "not run":
@@ -76,11 +90,13 @@ def record_attempt(exercise_id: str, outcome: str, when: datetime | str | None =
     _update("progress.json", change)
 
 
-def record_hint(exercise_id: str, n_hints: int = 3) -> int:
+def record_hint(exercise_id: str, n_hints: int = 3, when: datetime | str | None = None) -> int:
     """Note that the next hint is shown; return its step: 0, 1, … and at most n_hints - 1."""
+    moment = _moment(when)
 
     def change(exercises: dict[str, Any]) -> None:
         entry = exercises.setdefault(exercise_id, {})
+        _note(entry, moment)
         entry["hints"] = min(entry.get("hints", 0) + 1, n_hints)
 
     _update("progress.json", change)
@@ -92,7 +108,9 @@ def record_solution_shown(exercise_id: str, when: datetime | str | None = None) 
     moment = _moment(when)
 
     def change(exercises: dict[str, Any]) -> None:
-        exercises.setdefault(exercise_id, {}).setdefault("solution_shown", moment)
+        entry = exercises.setdefault(exercise_id, {})
+        _note(entry, moment)
+        entry.setdefault("solution_shown", moment)
 
     _update("progress.json", change)
 
@@ -105,7 +123,8 @@ def attempts(exercise_id: str) -> int:
 def status(exercise_id: str) -> dict[str, Any]:
     """Everything known of one exercise; the same keys also when nothing is.
 
-    attempts, hints: int; outcome (the latest), first, last, passed_at, solution_shown: str or None
+    attempts, hints: int; outcome (the latest), first, last, passed_at, solution_shown: str or None;
+    moments: when it was judged or a hint or solution was shown, in the order of recording
     """
     return _with_defaults(_read("progress.json").get(exercise_id, {}))
 
@@ -138,8 +157,20 @@ def forget(exercise_ids: Iterable[str]) -> Path | None:
 
 def _with_defaults(entry: dict[str, Any]) -> dict[str, Any]:
     counts = {key: entry.get(key, 0) for key in ("attempts", "hints")}
-    texts = ("outcome", "first", "last", "passed_at", "solution_shown")
-    return counts | {key: entry.get(key) for key in texts}
+    texts = {key: entry.get(key) for key in ("outcome", *_TIMES)}
+    return counts | texts | {"moments": _moments(entry)}
+
+
+def _moments(entry: dict[str, Any]) -> list[str]:
+    """The recorded moments; of an entry of schema 1 the few that it kept."""
+    kept = {entry[key] for key in _TIMES if key in entry}
+    return list(entry.get("moments", sorted(kept)))
+
+
+def _note(entry: dict[str, Any], moment: str) -> None:
+    """Add a moment at which something happened. Run All judges many times within a second."""
+    moments = _moments(entry)
+    entry["moments"] = moments if moment in moments[-1:] else [*moments, moment]
 
 
 # ---- predictions -------------------------------------------------------------------------------
@@ -162,11 +193,34 @@ def record_prediction(
 
 def prediction(prediction_id: str) -> Lodged | None:
     """The lodged prediction, or None."""
-    entry = _read("predictions.json").get(prediction_id)
-    if entry is None:
-        return None
+    return all_predictions().get(prediction_id)
+
+
+def all_predictions() -> dict[str, Lodged]:
+    """prediction id -> what was lodged, for every prediction that was."""
+    return {name: _lodged(entry) for name, entry in _read("predictions.json").items()}
+
+
+def _lodged(entry: dict[str, Any]) -> Lodged:
     revisions = tuple((later["value"], later["when"]) for later in entry.get("revisions", ()))
-    return Lodged(entry["value"], entry["when"], revisions)
+    later = (entry.get("confronted"), entry.get("measured"))
+    return Lodged(entry["value"], entry["when"], revisions, *later)
+
+
+def record_confronted(
+    prediction_id: str, measured: str | None = None, when: datetime | str | None = None
+) -> None:
+    """Note that the answer was shown beside a lodged prediction, and what was measured, if any."""
+    moment = _moment(when)
+
+    def change(predictions: dict[str, Any]) -> None:
+        entry = predictions.get(prediction_id)
+        if entry is not None:
+            entry["confronted"] = moment
+            if measured is not None:
+                entry["measured"] = measured
+
+    _update("predictions.json", change)
 
 
 # ---- the files ---------------------------------------------------------------------------------
@@ -280,15 +334,18 @@ def _checked(document: Any, name: str) -> dict[str, Any]:
 
 
 def _fits_exercise(entry: Any) -> bool:
-    numbers = ("attempts", "hints")
-    return isinstance(entry, dict) and all(
-        isinstance(value, int) if key in numbers else isinstance(value, str)
-        for key, value in entry.items()
-    )
+    return isinstance(entry, dict) and all(_fits_field(*field) for field in entry.items())
+
+
+def _fits_field(key: str, value: Any) -> bool:
+    if key == "moments":
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, int if key in ("attempts", "hints") else str)
 
 
 def _fits_prediction(entry: Any) -> bool:
-    if not _is_said(entry):
+    later = ("confronted", "measured")
+    if not _is_said(entry) or not all(isinstance(entry.get(key, ""), str) for key in later):
         return False
     revisions = entry.get("revisions", [])
     return isinstance(revisions, list) and all(_is_said(later) for later in revisions)

@@ -211,7 +211,7 @@ if ready("attend_with_past"):
 # values that it kept, and hands back longer ones. `ModelParts(model)` is a model taken apart so that
 # you can write that loop:
 #
-# | | |
+# | call | what it does |
 # |---|---|
 # | `parts.embed(tokens)` | begins a pass: the rows `x` of the tokens, `(1, T, d_model)` |
 # | `parts.block(layer, x, k, v)` | one decoder block on top of this layer's past: `x, k, v`, `k` and `v` longer |

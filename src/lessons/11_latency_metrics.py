@@ -644,12 +644,16 @@ if model and ready("poisson_arrivals", "throughput", "latency_report", "request_
 #
 # **Who calls what how.** Read the definition before you read the number.
 #
-# | tool | TPOT | ITL |
+# | tool | it prints | what that is |
 # |---|---|---|
-# | `vllm bench serve` | a request's (e2e − TTFT) / (n − 1), then mean and percentiles over requests; n = 1 is left out (and counts as 0 for goodput) | all gaps of all requests |
-# | guidellm | `time_per_output_token_ms`: a request's whole time / n, first token included | `inter_token_latency_ms`: (last − first) / (n − 1) |
-# | aiperf | | `inter_token_latency`: (e2e − TTFT) / (n − 1), one a request; the gaps are `inter_chunk_latency` |
-# | vLLM `/metrics` | `vllm:request_time_per_output_token_seconds`, one a request | `vllm:inter_token_latency_seconds`, one a gap |
+# | `vllm bench serve` | TPOT | a request's (e2e − TTFT) / (n − 1), then mean and percentiles over requests; n = 1 is left out (and counts as 0 for goodput) |
+# | | ITL | all gaps of all requests |
+# | guidellm | `time_per_output_token_ms` | a request's whole time / n, first token included |
+# | | `inter_token_latency_ms` | a request's (last − first) / (n − 1) |
+# | aiperf | `inter_token_latency` | (e2e − TTFT) / (n − 1), one a request |
+# | | `inter_chunk_latency` | the gaps |
+# | vLLM `/metrics` | `vllm:request_time_per_output_token_seconds` | TPOT, one a request |
+# | | `vllm:inter_token_latency_seconds` | ITL, one a gap |
 #
 # All of them leave failed requests out of the latencies. Look at the count of failures first.
 #

@@ -10,6 +10,7 @@ from labkit.display import inline_html
 from labkit.interview import pictures
 from labkit.interview.bank import topic_title
 from labkit.interview.summary import Met, Report, TopicScore
+from labkit.predictions import is_near
 
 MOST, MOST_MET = 5, 10  # topics in a line; misconceptions that leave it one printed page
 CSS = """
@@ -147,7 +148,7 @@ def _calibration(report: Report) -> str:
         parts.append('<p class="soft">Right answers against how sure you said you were.</p>')
         parts.append(pictures.confidence(report.bins))
     if report.predictions:
-        near = sum(0.8 <= r <= 1.25 for r in report.predictions.values())
+        near = sum(is_near(r) for r in report.predictions.values())
         parts.append(
             f"<p>{near} of {len(report.predictions)} lodged predictions of the lessons lie within "
             "a quarter of what was computed.</p>"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from labkit.interview.summary import Bin, Day
+from labkit.predictions import is_near
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 248, 62, 46, 26
 MANY = 28  # days shown
@@ -55,16 +56,21 @@ def confidence(bins: Sequence[Bin]) -> str:
     return _svg(parts, alt)
 
 
-def predictions(ratios: Mapping[str, float]) -> str:
-    """Lodged over computed, on a scale of factors; in the middle the two agree."""
+def predictions(ratios: Mapping[str, float], over: str = "the computed answer") -> str:
+    """Lodged over what was so, on a scale of factors; in the middle the two agree.
+
+    Where the report's style is not at hand, in a notebook, it is drawn in the text's colour.
+    """
     height, y = 104, 36
 
     def x(ratio: float) -> float:
         place = max(-4.0, min(4.0, math.log2(ratio)))
         return WIDTH / 2 + place * (WIDTH - 120) / 8
 
-    parts = [f'<line class="axis" x1="40" y1="{y}" x2="{WIDTH - 40}" y2="{y}"/>']
-    parts.append(f'<line class="ideal" x1="{x(1)}" y1="10" x2="{x(1)}" y2="{y + 12}"/>')
+    ends = f'x1="40" y1="{y}" x2="{WIDTH - 40}" y2="{y}"'
+    parts = [f'<line class="axis" stroke="currentColor" {ends}/>']
+    middle = f'x1="{x(1)}" y1="10" x2="{x(1)}" y2="{y + 12}"'
+    parts.append(f'<line class="ideal" stroke="currentColor" {middle}/>')
     for factor in (1 / 16, 1 / 4, 1, 4, 16):
         word = "as predicted" if factor == 1 else _factor(factor)
         parts.append(_text(x(factor), y + 30, word))
@@ -73,10 +79,11 @@ def predictions(ratios: Mapping[str, float]) -> str:
         column = round(x(ratio) / 11)
         spots[column] = spots.get(column, -1) + 1
         cy = y - 9 * spots[column] / 2
-        parts.append(f'<circle class="dot" cx="{x(ratio):.1f}" cy="{cy:.1f}" r="5"/>')
-    parts.append(_text(WIDTH / 2, height - 8, "your prediction over the computed answer"))
-    near = sum(0.8 <= r <= 1.25 for r in ratios.values())
-    alt = f"{len(ratios)} lodged predictions over what was computed; {near} within a quarter."
+        at = f'cx="{x(ratio):.1f}" cy="{cy:.1f}"'
+        parts.append(f'<circle class="dot" fill="currentColor" {at} r="5"/>')
+    parts.append(_text(WIDTH / 2, height - 8, f"your prediction over {over}"))
+    near = sum(is_near(r) for r in ratios.values())
+    alt = f"{len(ratios)} lodged predictions over {over}; {near} within a quarter."
     return _svg(parts, alt, height)
 
 
@@ -99,7 +106,8 @@ def _shares() -> list[str]:
 
 
 def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
+    look = f'text-anchor="{anchor}" fill="currentColor" font-size="16"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {look}>{html.escape(words)}</text>'
 
 
 def _svg(parts: Sequence[str], alt: str, height: int = HEIGHT) -> str:

@@ -1,0 +1,173 @@
+"""A whole lesson in JupyterLab, worked, as somebody sees it who reads on dark, narrow or by ear.
+
+axe-core judges only what is ours: the lesson's text and the outputs of its cells, progress() among
+them. Screenshots are left in test-artifacts/browser/.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import nbformat
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from lab_page import CHROMIUM_FLAGS, PANEL, STDERR, LabPage, chromium, lab_server
+from playwright.sync_api import Browser, sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from fake_students import Desk
+
+from grader import lab, registry
+from labkit.files import write_whole
+
+pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).parents[2]
+LESSON = "09_moe"  # the quickest with an explorer
+RUN_SECONDS = 120  # a ceiling for a busy machine; a quiet one needs a tenth of it
+TALL = 45_000  # pixels: all cells on the screen at once, since axe judges colours only there
+OURS = [f"{PANEL} .jp-RenderedHTMLCommon", f"{PANEL} .jp-OutputArea-output"]
+# JupyterLab's own: the mark beside a heading, and MathJax's copy of a formula. ipywidgets gives a
+# slider's handle no name; its label stands before it, and what it shows is said in role=status.
+THEIRS = [[".jp-InternalAnchorLink"], ["mjx-assistive-mml"], [".noUi-handle"]]
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+# Beside the lesson's own cells: a check that fails, and how far the learner has come.
+MORE = (
+    "def router_weights(logits, n_chosen):\n    return logits",
+    "check('router_weights')",
+    "from grader import progress\nprogress()",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = chromium()
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
+    """The worked lesson, run once for all tests of this file."""
+    shots = ROOT / "test-artifacts" / "browser"
+    shots.mkdir(parents=True, exist_ok=True)
+    course = tmp_path_factory.mktemp("a course")
+    with lab_server(course, LESSON) as address:
+        worked(course / "my work")
+        context = browser.new_context(viewport={"width": 1280, "height": 1000})
+        context.set_default_timeout(20_000)
+        found = LabPage(context.new_page(), address, shots)
+        found.open(f"{LESSON}/{LESSON}.ipynb")
+        found.run_all(RUN_SECONDS)
+        assert found.texts(STDERR) == []
+        assert found.not_executed() == []
+        yield found
+        found.end_kernels()
+        context.close()
+
+
+def worked(work: Path) -> None:
+    """Put the worked lesson and MORE into the learner's copy, without the cells that measure."""
+    released = nbformat.read(lab.released_path(ROOT, LESSON), as_version=4)
+    solution = nbformat.read(ROOT / "solutions" / LESSON / f"{LESSON}.ipynb", as_version=4)
+    notebook = Desk(released, solution, registry.exercises(LESSON)).student("perfect").notebook
+    slow = ("if not grading()", "if model and")
+    cells = [c for c in notebook["cells"] if not c["source"].startswith(slow)]
+    assert len(cells) < len(notebook["cells"])
+    notebook["cells"] = cells + [nbformat.v4.new_code_cell(source) for source in MORE]
+    write_whole(lab.working_path(work, LESSON), lab.notebook_text(notebook))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_what_is_ours(page: LabPage, scheme: str) -> None:
+    wear(page, scheme, 1280, TALL)
+    seen = page.panel.locator(".inferlab-progress, .inferlab-verdict, .inferlab-figure, table")
+    assert seen.count() > 20
+    violations, judged = axe(page)
+    assert violations == []
+    assert judged["image-alt"] >= 4, "the figures were not judged"
+    assert judged["color-contrast"] > 100, "the text was not judged"
+
+
+def axe(
+    page: LabPage, inside: Sequence[str] = OURS
+) -> tuple[list[tuple[str, list[str]]], dict[str, int]]:
+    """What axe objects to inside these places, and how many places each rule found sound.
+
+    JupyterLab's body has no height of its own, by which axe takes all that is in it for hidden.
+    """
+    page.page.add_style_tag(content="body { min-height: 100vh }")
+    options = {"runOnly": {"type": "tag", "values": TAGS}}
+    context = {"include": [[selector] for selector in inside], "exclude": THEIRS}
+    found = Axe().run(page.page, context=context, options=options).response
+    violations = [(v["id"], [n["html"][:160] for n in v["nodes"]]) for v in found["violations"]]
+    return violations, {rule["id"]: len(rule["nodes"]) for rule in found["passes"]}
+
+
+def test_axe_would_see_a_nameless_picture_and_pale_text(page: LabPage) -> None:
+    wear(page, "light", 1280, 1000)
+    first = page.panel.locator(".inferlab-progress").first
+    page.shot("looks-progress-lesson", first)
+    kept = first.inner_html()
+    fault = '<img src="data:," width=9><p style="color:#ccc">pale</p>'
+    first.evaluate("(e, fault) => e.innerHTML += fault", fault)
+    try:
+        found, _ = axe(page, [f"{PANEL} .inferlab-progress"])
+        assert {name for name, _ in found} == {"image-alt", "color-contrast"}
+    finally:
+        first.evaluate("(e, kept) => e.innerHTML = kept", kept)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_figure_or_table_is_wider_than_its_column(page: LabPage, scheme: str) -> None:
+    wear(page, scheme, 800, 1000)
+    script = """all => all.map(one => {
+        const column = one.closest('.jp-RenderedHTMLCommon, .jp-OutputArea-output');
+        const [a, b] = [one.getBoundingClientRect(), column.getBoundingClientRect()];
+        return [Math.round(a.width), Math.round(a.right - b.right)]; })"""
+    found = page.panel.locator("img.inferlab-figure").evaluate_all(script)
+    assert len(found) >= 4
+    assert [one for one in found if one[0] < 200 or one[1] > 1] == []
+    page.shot(f"looks-800-{scheme}", page.panel.locator("img.inferlab-figure").nth(1))
+
+
+def test_dark_pages_have_dark_figures(page: LabPage) -> None:
+    script = "one => getComputedStyle(one).filter"
+    figure = page.panel.locator("img.inferlab-figure").first
+    wear(page, "light", 1280, 1000)
+    assert figure.evaluate(script) == "none"
+    wear(page, "dark", 1280, 1000)
+    assert "invert" in figure.evaluate(script)
+
+
+def test_progress_is_shown_and_its_link_opens_the_next_exercise(page: LabPage) -> None:
+    wear(page, "dark", 1280, 1000)
+    shown = page.panel.locator(".inferlab-progress").last
+    n_exercises, n_questions = len(registry.exercises(LESSON)), len(registry.questions(LESSON))
+    row = shown.locator("tr", has_text=LESSON)
+    cells = [text.strip() for text in row.locator("th, td").all_text_contents()]
+    counts = [f"{n_exercises}/{n_exercises}", f"{n_questions}/{n_questions}"]
+    assert cells[:3] == [f"✓ {LESSON}", *counts]  # passed stays passed, whatever was tried later
+    page.shot("looks-progress-dark", shown)
+    following = registry.lessons()[registry.lessons().index(LESSON) + 1]
+    first = registry.exercises(following)[0].id
+    link = shown.locator("a")
+    assert link.text_content() == first
+    link.click()
+    active = page.panel.locator(".jp-Cell.jp-mod-active .cm-content")
+    active.get_by_text(f'check("{first}")').wait_for()
+    assert page.page.url.endswith(f"{following}.ipynb")
+
+
+def wear(page: LabPage, scheme: str, width: int, height: int) -> None:
+    """Light or dark, as the system says, and a window of this size."""
+    page.page.emulate_media(color_scheme=scheme)
+    page.page.set_viewport_size({"width": width, "height": height})
+    light = "true" if scheme == "light" else "false"
+    page.page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
+    page.page.wait_for_timeout(800)  # the theme's colours come, and the cells are laid out
