@@ -32,10 +32,10 @@ from nbformat.v4 import new_code_cell
 from tqdm import tqdm
 
 from benchmarks.machine import describe
-from grader.classroom.pool import n_cores
 from grader.isolated.notebook import is_check
 from grader.paste import BEGIN, END
 from inferlab.data import ROOT
+from labkit.device import n_cores
 from labkit.files import write_whole
 
 LESSON = "01_roofline"

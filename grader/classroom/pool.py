@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -17,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grader.isolated.students import Isolation, OwnFault, Zygote, floor_reached
+from labkit.device import n_cores
 
 if TYPE_CHECKING:
     from grader.classroom.judging import Judged, Task
@@ -192,10 +192,3 @@ def open_pool(n_jobs: int | None, scheduler: str, isolation: str, hide: Sequence
     if scheduler:
         return Cluster(scheduler, isolation)
     return Here(n_jobs if n_jobs is not None else n_cores(), isolation, hide)
-
-
-def n_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
