@@ -2,10 +2,10 @@
 
     python -m benchmarks.grading [--rounds N] [--quick]     (make bench-grade)
 
-The same short lesson (a few cheap exercises of lesson 01) and the same students for both, in turn,
-round after round. Ours is timed from the command to the CSV, with a new gradebook each time; stock
-nbgrader only grades, one process, as it does. A second kind of lesson uses PyTorch. One local dask
-cluster of two workers is measured as well.
+The same short lesson (a few cheap exercises of lesson 01, without its figures) and the same
+students for both, in turn, round after round. Ours is timed from the command to the CSV, with a new
+gradebook each time; stock nbgrader only grades, one process, as it does. A second kind of lesson
+uses PyTorch. One local dask cluster of two workers is measured as well.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ def _write(folder: Path, notebook: nbformat.NotebookNode) -> None:
 
 
 def _short(notebook: nbformat.NotebookNode, kind: str) -> nbformat.NotebookNode:
-    """The cells up to the first few exercises' checks, and the kind's import."""
+    """The kind's import, the lesson's imports, and the first few exercises with their checks."""
     checks = [i for i, cell in enumerate(notebook.cells) if is_check(cell)]
-    cells = [c for c in notebook.cells[: checks[N_EXERCISES - 1] + 1] if c.cell_type == "code"]
+    code = [c for c in notebook.cells[: checks[N_EXERCISES - 1] + 1] if c.cell_type == "code"]
+    cells = [c for c in code if "nbgrader" in c.metadata or "from grader import" in c.source]
     cells.insert(0, new_code_cell(KINDS[kind], id="the-kind"))
     return nbformat.from_dict({**notebook, "cells": cells})
 
