@@ -171,7 +171,7 @@ FORGED = {  # what kv_bytes_per_token does with the line before it answers 1
         " [])", "raised"),
     "asides of another form": ("say('result', [1, 7], [])", "exited"),
     "words that are no message": ("say('hello')", "exited"),
-    "an unknown request": ("say('do', [1, 2], [])", "exited"),
+    "an unknown request": ("say('do', [1, 2], [])", "wrong value"),
     "a tag that is none": ("say('result', [['exec', 'x'], ['tuple', []]], [])", "exited"),
     "a hidden method as a tag": ("say('result', [['_frame', 0], ['tuple', []]], [])", "exited"),
     "the shell as an answer": (
@@ -181,9 +181,9 @@ FORGED = {  # what kv_bytes_per_token does with the line before it answers 1
         "wrong shape or type"),
     "a call of the judge's objects": (
         "for n in range(50): say('call', [n, '__call__', ['tuple', []], ['tuple', []]], [])",
-        "exited"),
+        "wrong value"),
     "a private name of the judge's objects": (
-        "for n in range(50): say('get', [n, '__globals__'], [])", "exited"),
+        "for n in range(50): say('get', [n, '__globals__'], [])", "wrong value"),
     "a change of the judge's arrays": (
         "say('result', [1, ['tuple', []]], [[1, ['list', []]]])", "exited"),
     "deep JSON": ("end.wire.sock.sendall(struct.pack('!IQ', 1, 10 ** 6) + b'[' * 10 ** 6)",

@@ -86,11 +86,13 @@ def test_a_cancelled_stream_frees_its_pages(client):
             next(x for x in text.splitlines() if x.startswith("inferlab_pages_used ")).split()[1]
         )
 
-    stream = client.completions.create(**asked(n=200, stream=True), extra_body={"ignore_eos": True})
-    rest = iter(stream)  # kept: a stream that nobody holds is closed
-    next(rest)
+    long = asked(n=430, stream=True)  # two of them: not done before somebody looks
+    streams = [client.completions.create(**long, extra_body={"ignore_eos": True}) for _ in range(2)]
+    rests = [iter(stream) for stream in streams]  # kept: a stream that nobody holds is closed
+    next(rests[1])
     assert used() > 0
-    stream.close()
+    for stream in streams:
+        stream.close()
     end = time.monotonic() + 20
     while used() and time.monotonic() < end:
         time.sleep(0.05)
