@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grader.isolated.students import Isolation, OwnFault, Zygote, floor_reached
@@ -85,7 +86,7 @@ class Here:
         tasks = iter(tasks)
         while (first := next(tasks, None)) is not None:
             with self._executor(n_jobs or self.n_jobs) as executor:
-                yield from _in_turn(executor, _chain(first, tasks), lost, self.n_jobs)
+                yield from _in_turn(executor, chain([first], tasks), lost, self.n_jobs)
 
     @contextlib.contextmanager
     def _executor(self, n_jobs: int) -> Iterator[Executor]:
@@ -117,11 +118,6 @@ def _under_way(results: Iterator[Judged | None]) -> Iterator[Judged]:
     first = next(results, None)
     assert first is None
     return (result for result in results if result is not None)
-
-
-def _chain(first: Task, rest: Iterator[Task]) -> Iterator[Task]:
-    yield first
-    yield from rest
 
 
 def _in_turn(

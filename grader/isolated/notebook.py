@@ -7,7 +7,7 @@ asks for the functions by name, and writes the outputs of those cells itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -280,8 +280,3 @@ _KINDS = {
     "raised": "raised",
     **dict.fromkeys(("type", "shape", "dtype", "length"), "wrong shape or type"),
 }
-
-
-def lost_points(graded: Graded) -> Iterator[Result]:
-    """The checks that lost something."""
-    return (result for result in graded.results if result.earned < result.points)
