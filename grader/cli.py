@@ -149,7 +149,7 @@ def _engine_options(sub: argparse.ArgumentParser, dtype: str, several: bool = Fa
     sub.add_argument(
         "--engine",
         default="auto",
-        choices=("auto", "numpy", "torch"),
+        choices=("auto", "numpy", "fast", "torch"),
         help="default: numpy for float32 on the cpu, else torch",
     )
     sub.add_argument("--device", default="cpu", choices=("auto", *DEVICES), help="default: cpu")

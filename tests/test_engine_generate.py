@@ -110,6 +110,16 @@ def test_the_command_prints_the_text_and_one_line_of_timing(monkeypatch, capsys)
     assert re.search(r"tokens/s = \d+% of what 1\.0 GB/s allow", err)
 
 
+def test_the_command_runs_the_fast_engine(monkeypatch, capsys):
+    model = talking_model()
+    monkeypatch.setattr(engines, "load_model", lambda name: model)
+    assert run_generate(arguments(engine="fast")) == 0
+    out, err = capsys.readouterr()
+    expected = generate_uncached(model, model.tokenizer.encode("hello"), 5)
+    assert out == model.tokenizer.decode(expected) + "\n"
+    assert re.search(r"tokens/s = \d+% of what 1\.0 GB/s allow \(cpu, float32\)", err)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_command_runs_the_torch_engine(monkeypatch, capsys, dtype):
     model = talking_model()
@@ -134,6 +144,7 @@ def test_one_token_has_no_time_per_token(monkeypatch, capsys):
         (arguments(text="a" * 100), 1, "100 tokens, more than max_context=64"),
         (arguments(model="no such file"), 1, "no model at no such file"),
         (arguments(engine="numpy", dtype="int8"), 1, "NumPy engine runs on cpu in float32"),
+        (arguments(engine="fast", dtype="int8"), 1, "NumPy engine runs on cpu in float32"),
         (arguments(dtype="int3"), 1, "dtype 'int3' is not one of"),
         (arguments(max_new_tokens=0), 2, "--max-new-tokens 0 must be at least 1"),
     ],

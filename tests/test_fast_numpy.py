@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import TINY, tiny_model
 
-from inferlab import fast_numpy
+from inferlab import fast_numpy, fast_step
 from inferlab.arena import Arena, arena_bytes
 from inferlab.config import ModelConfig, RopeScaling, UnsupportedModel
 from inferlab.fast_numpy import FastModel
@@ -50,7 +50,7 @@ def test_logits_are_those_of_the_readable_engine(kind, B, T):
 @pytest.mark.parametrize("B", [1, 2])
 def test_any_cut_of_the_text_through_a_cache_gives_the_same_logits(monkeypatch, kind, cuts, B):
     # Small blocks, so that 40 tokens cross the borders of passes and of blocks of queries and keys.
-    monkeypatch.setattr(fast_numpy, "KEYS", 16)
+    monkeypatch.setattr(fast_step, "KEYS", 16)
     monkeypatch.setattr(fast_numpy, "ROWS", 12)
     monkeypatch.setattr(fast_numpy, "QUERY_ROWS", 5)
     model = tiny_model(kind)

@@ -10,6 +10,7 @@ import numpy as np
 
 from inferlab.device import Timing, once
 from inferlab.engines import Engine
+from inferlab.fast_numpy import FastModel
 from inferlab.model import Model
 
 
@@ -118,7 +119,7 @@ def _stepper(engine: Engine, batch: int, n_prompt: int, capacity: int) -> Callab
 
     def step() -> None:
         nonlocal newest
-        if isinstance(model, Model):
+        if isinstance(model, Model | FastModel):
             newest = model.forward(newest, cache).argmax(axis=-1)
         else:
             newest = model.run(newest, cache).argmax(dim=-1).cpu().numpy()

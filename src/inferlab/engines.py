@@ -11,19 +11,20 @@ import numpy as np
 from inferlab import device as devices
 from inferlab.cache_sizes import layer_cache_numbers
 from inferlab.cost import forward_flops
+from inferlab.fast_numpy import FastModel
 from inferlab.model import Model, load_model
 
 if TYPE_CHECKING:
     from inferlab.torch_engine import TorchModel
 
-ENGINES = ("auto", "numpy", "torch")
+ENGINES = ("auto", "numpy", "fast", "torch")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A model that runs, and where and as what it runs. name: "numpy" or "torch"."""
+    """A model that runs, and where and as what it runs. name: one of ENGINES, but for "auto"."""
 
-    model: Model | TorchModel
+    model: Model | FastModel | TorchModel
     name: str
     device: str
     dtype: str
@@ -54,6 +55,8 @@ class Engine:
             return 0
         # A sliding window hides old tokens here, but they are kept: every layer holds all of them.
         numbers = n_sequences * n_cached * config.n_layers * layer_cache_numbers(config)
+        if isinstance(self.model, FastModel):
+            return 4 * numbers + self.model.weight_bytes
         if isinstance(self.model, Model):
             weights = self.model.weights
             tied = np.may_share_memory(weights.head, weights.embedding)
@@ -73,18 +76,22 @@ def load_engine(
 ) -> Engine:
     """Load a model (see model.load_model) into an engine.
 
-    engine "auto": NumPy for float32 on the CPU, PyTorch for everything else.
+    engine "auto": NumPy for float32 on the CPU, PyTorch for everything else; "fast": NumPy
+    arranged for speed, plain Llamas only.
     Raises ValueError for a device or dtype that is not here, or one that NumPy does not have.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
-    if engine == "numpy" and device == "auto":
+    on_numpy = engine in ("numpy", "fast")
+    if on_numpy and device == "auto":
         device = "cpu"
     device, dtype = devices.resolve(device, dtype)
     plain = (device, dtype) == ("cpu", "float32")
-    if engine == "numpy" and not plain:
+    if on_numpy and not plain:
         raise ValueError(f"the NumPy engine runs on cpu in float32, not {device} in {dtype}")
     model = load_model(name_or_path)
+    if engine == "fast":
+        return Engine(FastModel.of(model), "fast", device, dtype)
     if engine == "numpy" or (engine == "auto" and plain):
         return Engine(model, "numpy", device, dtype)
     from inferlab.torch_engine import TorchModel

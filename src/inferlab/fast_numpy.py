@@ -13,6 +13,8 @@ What each gained with SmolLM2-135M on two cores of a server (AMD EPYC, Zen 4; Op
 | matrices row-major (d_in, d_out), not the file's (d_out, d_in) turned round: OpenBLAS then adds up multiples of whole rows, in place of one dot product a column | decode 1.37x on one thread, 1.13x on two |
 | all weights side by side in large pages (arena.py) | decode 1.06x |
 | q, k, v and gate, up in one matrix each; gains and 1/sqrt(d_head) folded in; RoPE as one complex product; no mask; views made once | decode 1.15x on one thread, 1.2x on two, together |
+| w_down, the one with fewer columns than rows, column-major | decode 1.04x |
+| a decode step shared out between two processes, one of which reads ahead (team.py) | decode 1.2x |
 | attention in blocks that end where the mask begins | prefill of 512: 1.14x |
 | the query of a step times 256 keys at once, not all | decode on one thread 1.1x after 600 tokens, 1.26x after 1,500; nothing before 256 |
 | two or three rows (a small batch, a short draft) row by row | 1.6x for two, 1.3x for three |
@@ -28,9 +30,11 @@ import numpy as np
 
 from inferlab.arena import Arena, arena_bytes
 from inferlab.config import ModelConfig, UnsupportedModel
+from inferlab.fast_step import FastStep, exp_of_rows, silu_times
 from inferlab.kv_cache import KVCache
 from inferlab.model import Model
 from inferlab.operators import stretched_angles
+from inferlab.team import members_here
 from inferlab.transformer import check_tokens
 from inferlab.weights import LayerWeights, Weights
 
@@ -39,13 +43,15 @@ if TYPE_CHECKING:
 
 ROWS = 512  # tokens a pass: scratch memory stays below 20 MB, and a GEMM of 512 rows is at its peak
 FEW_ROWS = 3  # up to here row by row beats OpenBLAS's GEMM, which first copies the whole matrix
-KEYS = 256  # keys that the query of a decode step is multiplied with at once
+TEAM_BYTES = 64 * 1024 * 1024  # smaller models stay in the caches, and need no team
 QUERY_ROWS = 64  # queries whose scores are held at once: smaller blocks waste less under the mask
 
 
 @dataclass(frozen=True)
 class FastLayer:
-    """One decoder block, float32, row-major (d_in, d_out), in the order in which it is read.
+    """One decoder block, float32, in the order in which it is read.
+
+    Row-major (d_in, d_out), but for w_down: of few columns OpenBLAS reads whole columns faster.
 
     The gains of the two norms and the 1/sqrt(d_head) of the scores are folded in: the numbers of a
     normed row are multiplied by the same gain in every column, so the rows of the matrix may be.
@@ -54,7 +60,7 @@ class FastLayer:
     w_qkv: np.ndarray  # (d_model, (n_heads + 2 * n_kv_heads) * d_head)
     w_o: np.ndarray  # (n_heads * d_head, d_model)
     w_gate_up: np.ndarray  # (d_model, 2 * d_ff)
-    w_down: np.ndarray  # (d_ff, d_model)
+    w_down: np.ndarray  # (d_ff, d_model), column-major
 
 
 class FastModel:
@@ -81,6 +87,8 @@ class FastModel:
         self.embedding = weights.embedding
         self.final_gain = weights.final_gain.astype(np.float32)
         self._turns = np.empty((0, config.d_head // 2), np.complex64)
+        n_members = members_here() if self.weight_bytes >= TEAM_BYTES else 1
+        self._step = FastStep(config, self.layers, self.head, n_members)
 
     @classmethod
     def of(cls, model: Model) -> "FastModel":
@@ -116,7 +124,8 @@ class FastModel:
         # exp may overflow in silu: of a gate below -88, 1 / (1 + inf) is the 0 that is right.
         with np.errstate(over="ignore"):
             if B * T == 1:
-                return self._step(int(tokens[0, 0]), cache)[None, None]
+                row, turn = self.embedding[tokens[0, 0]], self._turns[cache.n_tokens]
+                return self._step(row, turn, self.final_gain, cache)[None, None]
             rows = max(1, ROWS // B)
             passes = [tokens[:, start : start + rows] for start in range(0, T, rows)]
             hidden = [self._pass(part, cache) for part in passes]
@@ -139,47 +148,6 @@ class FastModel:
             positions = np.arange(min(max(n_tokens, 2 * len(self._turns), 256), c.max_context))
             angles = stretched_angles(positions, c.d_head, c.rope_theta, c.rope_scaling)
             self._turns = np.exp(1j * angles).astype(np.complex64)
-
-    def _step(self, token: int, cache: KVCache) -> np.ndarray:
-        """One token of one sequence: -> (vocab_size,). No mask, and nothing allocated a layer.
-
-        All views are made once, before the loop: an index costs 0.2 µs, a ufunc of 576 numbers 1.
-        """
-        c, eps = self.config, self.config.norm_eps
-        position = cache.n_tokens
-        n_turned = c.n_heads + c.n_kv_heads
-        turn = self._turns[position]  # (d_head // 2,) complex
-        qkv = np.empty((n_turned + c.n_kv_heads, c.d_head), np.float32)
-        flat_qkv = qkv.ravel()
-        pairs = qkv[:n_turned].view(np.complex64)  # (n_turned, d_head // 2)
-        q = qkv[: c.n_heads].reshape(c.n_kv_heads, -1, c.d_head)  # (n_kv_heads, n_shared, d_head)
-        k, v = qkv[c.n_heads : n_turned], qkv[n_turned:]  # (n_kv_heads, d_head)
-        scores = np.empty((*q.shape[:2], position + 1), np.float32)  # (n_kv_heads, n_shared, S)
-        mixed = np.empty_like(q)
-        flat_mixed = mixed.ravel()
-        gate_up = np.empty(2 * c.d_ff, np.float32)
-        gate, up = gate_up[: c.d_ff], gate_up[c.d_ff :]
-        inner = np.empty_like(gate)
-        keys = cache.keys[:, 0, :, : position + 1]  # (n_layers, n_kv_heads, S, d_head)
-        values = cache.values[:, 0, :, : position + 1]
-        x = self.embedding[token].astype(np.float32)
-        normed, added = np.empty_like(x), np.empty_like(x)
-        for i, layer in enumerate(self.layers):
-            np.dot(normed_row(x, eps, normed), layer.w_qkv, out=flat_qkv)
-            pairs *= turn
-            layer_keys, layer_values = keys[i], values[i]
-            layer_keys[:, position] = k
-            layer_values[:, position] = v
-            sums = _exp_of_rows(scores_of_row(q, layer_keys, scores))
-            np.matmul(scores, layer_values, out=mixed)
-            mixed /= sums
-            x += np.dot(flat_mixed, layer.w_o, out=added)
-            np.dot(normed_row(x, eps, normed), layer.w_gate_up, out=gate_up)
-            x += np.dot(silu_times(gate, up, inner), layer.w_down, out=added)
-        cache.lengths = [position + 1] * c.n_layers
-        normed_row(x, eps, normed)
-        normed *= self.final_gain
-        return np.dot(normed, self.head)
 
     def _pass(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
         """Several tokens through all layers: (B, T) -> (B, T, d_model). Scratch is made once."""
@@ -250,7 +218,7 @@ class _BlockAttention:
                 queries = heads[group, first:last].reshape(n_queries, self.d_head)
                 np.matmul(queries, k[h, :S].T, out=scores)
                 newest += self.hidden[:n, :n]
-                sums = _exp_of_rows(scores)
+                sums = exp_of_rows(scores)
                 np.matmul(scores, v[h, :S], out=mixed)
                 mixed /= sums
                 out_heads[group, first:last] = mixed.reshape(self.n_shared, n, self.d_head)
@@ -263,40 +231,6 @@ def _project(x: np.ndarray, w: np.ndarray, out: np.ndarray) -> np.ndarray:
     for row, result in zip(x, out, strict=True):
         np.dot(row, w, out=result)
     return out
-
-
-def scores_of_row(q: np.ndarray, keys: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """q @ keys.T into out: (n_kv_heads, n_shared, d_head) by (n_kv_heads, S, d_head).
-
-    KEYS at a time: OpenBLAS has a kernel for small products, and without it 512 keys of SmolLM2
-    take 58 µs, not 11.
-    """
-    for first in range(0, keys.shape[1], KEYS):
-        block = slice(first, first + KEYS)
-        np.matmul(q, keys[:, block].swapaxes(1, 2), out=out[:, :, block])
-    return out
-
-
-def _exp_of_rows(scores: np.ndarray) -> np.ndarray:
-    """Replace scores (..., S) by exp(score - largest of its row) -> the sums of the rows."""
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    return scores.sum(axis=-1, keepdims=True)
-
-
-def silu_times(gate: np.ndarray, up: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """silu(gate) * up into out, without another array."""
-    np.negative(gate, out=out)
-    np.exp(out, out=out)
-    out += 1
-    np.divide(gate, out, out=out)
-    out *= up
-    return out
-
-
-def normed_row(x: np.ndarray, eps: float, out: np.ndarray) -> np.ndarray:
-    """RMSNorm without a gain of one row, (d_model,), into out: a dot product and a multiple."""
-    return np.multiply(x, 1 / math.sqrt(float(np.dot(x, x)) / len(x) + eps), out=out)
 
 
 def _normed(x: np.ndarray, eps: float, out: np.ndarray) -> np.ndarray:
@@ -319,7 +253,8 @@ def _layer_shapes(config: ModelConfig) -> list[tuple[int, ...]]:
 
 def _arranged(layer: LayerWeights, config: ModelConfig, arena: Arena) -> FastLayer:
     """The seven matrices of a layer in four, gains folded in, RoPE's pairs side by side."""
-    w_qkv, w_o, w_gate_up, w_down = (arena.empty(shape) for shape in _layer_shapes(config))
+    w_qkv, w_o, w_gate_up = (arena.empty(shape) for shape in _layer_shapes(config)[:3])
+    w_down = arena.empty(_layer_shapes(config)[3][::-1]).T  # see FastLayer
     d_queries, d_keys = layer.w_q.shape[1], layer.w_k.shape[1]
     gain = layer.attention_gain[:, None]
     w_qkv[:, :d_queries] = _paired(layer.w_q, config.d_head) * (gain / math.sqrt(config.d_head))

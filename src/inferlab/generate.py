@@ -31,6 +31,7 @@ from inferlab.transformer import check_tokens, decoder_block, position_angles, v
 
 if TYPE_CHECKING:
     from inferlab.config import ModelConfig
+    from inferlab.fast_numpy import FastModel
     from inferlab.torch_engine import TorchModel
     from inferlab.weights import LayerWeights
 
@@ -216,7 +217,7 @@ class Stop(str):
 
 
 def stream_tokens(
-    model: Model | TorchModel, prompt: Sequence[int], max_new_tokens: int
+    model: Model | FastModel | TorchModel, prompt: Sequence[int], max_new_tokens: int
 ) -> Iterator[int | Stop]:
     """Yield greedy tokens as they come, with a KV cache; at the end one Stop that says why.
 
@@ -254,7 +255,10 @@ def encode_prompt(tokenizer: Tokenizer, text: str, chat: bool) -> list[int]:
 
 
 def stream(
-    model: Model | TorchModel, prompt_text: str, max_new_tokens: int = 64, chat: bool = True
+    model: Model | FastModel | TorchModel,
+    prompt_text: str,
+    max_new_tokens: int = 64,
+    chat: bool = True,
 ) -> Iterator[str]:
     """Yield the model's answer piece by piece; never half a character.
 
@@ -275,7 +279,7 @@ def stream(
             yield decoder.flush()
 
 
-def tokenizer_of(model: Model | TorchModel) -> Tokenizer:
+def tokenizer_of(model: Model | FastModel | TorchModel) -> Tokenizer:
     """Its tokenizer; raises ValueError where it came without one."""
     if model.tokenizer is None:
         raise ValueError("this model came without a tokenizer (no tokenizer.json in its folder)")

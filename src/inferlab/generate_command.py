@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from inferlab import speculate_cli
 from inferlab.engines import load_engine
+from inferlab.fast_numpy import FastModel
 from inferlab.generate import Stop, encode_prompt, stream_tokens, tokenizer_of
 from inferlab.model import Model
 from inferlab.tokenizer import StreamDecoder
@@ -79,7 +80,9 @@ def run_generate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_answer(model: Model | TorchModel, args: argparse.Namespace) -> tuple[Timing, Stop]:
+def _print_answer(
+    model: Model | FastModel | TorchModel, args: argparse.Namespace
+) -> tuple[Timing, Stop]:
     tokenizer = tokenizer_of(model)
     prompt = encode_prompt(tokenizer, args.text, chat=not args.raw)
     decoder = StreamDecoder(tokenizer)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inferlab.fast_numpy import KEYS, normed_row, scores_of_row, silu_times
+from inferlab.fast_step import KEYS, normed_row, scores_of_row, silu_times
 from inferlab.torch_cache import TorchCache
 from inferlab.torch_layers import Block, Projection
 

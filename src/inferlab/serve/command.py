@@ -11,6 +11,7 @@ import sys
 import uvicorn
 
 from inferlab.engines import load_engine
+from inferlab.fast_numpy import FastModel
 from inferlab.serve.app import Server
 from inferlab.serve.loop import EngineLoop
 from inferlab.serving import ServingEngine
@@ -24,6 +25,8 @@ def make_server(args: argparse.Namespace, parts: dict[str, str] | None = None) -
     parts: exercise -> "yours" or "reference", for the page.
     """
     model = load_engine(args.model, args.engine, args.device, args.dtype).model
+    if isinstance(model, FastModel):
+        raise ValueError("--engine fast has no paged cache; numpy and torch can serve")
     if model.tokenizer is None:
         raise ValueError(f"{args.model} came without a tokenizer; a server needs one")
     engine = ServingEngine(
