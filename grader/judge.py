@@ -109,7 +109,7 @@ def observe(exercise: Exercise, answer: Any, case: Case) -> Observation:
             seen.error = error
     seen.printed = output.getvalue()
     seen.warned = sorted({str(w.message) for w in caught if w.category is RuntimeWarning})
-    seen.changed = _changed_input(inputs, case.make())
+    seen.changed = _changed_input(inputs, case)
     return seen
 
 
@@ -233,8 +233,10 @@ def _brief(value: Any) -> str:
     return f"= {text}" if len(text) <= 90 else f"= {text[:88]} …"
 
 
-def _changed_input(inputs: Mapping[str, Any], pristine: Mapping[str, Any]) -> str:
-    for name, before in pristine.items():
+def _changed_input(inputs: Mapping[str, Any], case: Case) -> str:
+    if not any(isinstance(value, np.ndarray) for value in inputs.values()):
+        return ""
+    for name, before in case.make().items():
         if isinstance(before, np.ndarray):
             after = as_array(inputs[name])
             if after is None or not np.array_equal(after, before, equal_nan=True):

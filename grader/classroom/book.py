@@ -1,19 +1,19 @@
 """What judging found, entered in nbgrader's gradebook by nbgrader's own rules.
 
-One transaction a submission; formgrader, manual grading, late penalties, feedback and export go on
-from there.
+A few submissions in one transaction; formgrader, manual grading, late penalties, feedback and
+export go on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Gradebook, MissingEntry, Student
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
 
 from grader import lab
@@ -38,6 +38,13 @@ def ensure_lesson(course: Course, gradebook: Gradebook, lesson: str) -> None:
     gradebook.db.expire_all()
 
 
+def ensure_students(gradebook: Gradebook, students: Iterable[str]) -> None:
+    """Enter those who are not in the gradebook, all at once."""
+    known = {student.id for student in gradebook.students}
+    with one_transaction(gradebook):
+        gradebook.db.add_all(Student(id=student) for student in students if student not in known)
+
+
 def save(
     course: Course,
     gradebook: Gradebook,
@@ -45,7 +52,7 @@ def save(
     record: Record,
     submitted: datetime | None,
 ) -> None:
-    """Enter what was judged: scores, comments, a penalty if it is late.
+    """Enter what was judged, in one_transaction(): scores, comments, a penalty if it is late.
 
     Points that a person gave stay; where they gave some, the cell asks for another look, as in
     `nbgrader autograde`.
@@ -53,26 +60,29 @@ def save(
     student, times = record.student, {}
     if submitted is not None:
         times["timestamp"] = submitted.astimezone(UTC).replace(tzinfo=None)
-    with _one_transaction(gradebook):
-        gradebook.update_or_create_student(student)
-        submission = gradebook.update_or_create_submission(lesson, student, **times)
-        (own,) = [n for n in submission.notebooks if n.notebook.name == lesson]
-        names = {cell.id: cell.name for cell in own.notebook._base_cells}
-        for grade in own.grades:
-            grade.auto_score = record.scores.get(names[grade.cell_id])
-            by_hand = grade.manual_score is not None or grade.auto_score is None
-            grade.needs_manual_grade = by_hand
-        for comment in own.comments:
-            is_untouched = names[comment.cell_id] in record.untouched
-            comment.auto_comment = "No response." if is_untouched else None
-        _penalise(course, gradebook, submission, own)
+    gradebook.update_or_create_student(student)
+    submission = gradebook.update_or_create_submission(lesson, student, **times)
+    (own,) = [n for n in submission.notebooks if n.notebook.name == lesson]
+    names = {cell.id: cell.name for cell in own.notebook._base_cells}
+    for grade in own.grades:
+        grade.auto_score = record.scores.get(names[grade.cell_id])
+        by_hand = grade.manual_score is not None or grade.auto_score is None
+        grade.needs_manual_grade = by_hand
+    for comment in own.comments:
+        is_untouched = names[comment.cell_id] in record.untouched
+        comment.auto_comment = "No response." if is_untouched else None
+    _penalise(course, gradebook, submission, own)
 
 
 @contextmanager
-def _one_transaction(gradebook: Gradebook) -> Iterator[None]:
-    """All or nothing, and one wait for the disk: nbgrader's own steps would commit one by one."""
+def one_transaction(gradebook: Gradebook) -> Iterator[None]:
+    """All or nothing, and one wait for the disk: nbgrader's own steps would commit one by one.
+
+    What is saved in the block is in the gradebook when it ends.
+    """
     session = gradebook.db()
-    gradebook.db.commit = session.flush
+    session.expire_on_commit = False  # a lesson's cells are the same for everybody
+    gradebook.db.commit = lambda: None  # written at the end, all rows of a table at once
     try:
         yield
     except BaseException:
@@ -84,13 +94,12 @@ def _one_transaction(gradebook: Gradebook) -> Iterator[None]:
 
 
 def save_nothing(gradebook: Gradebook, lesson: str, student: str) -> None:
-    """Enter a submission that could not be judged: 0 everywhere, and nothing to read."""
-    with _one_transaction(gradebook):
-        gradebook.update_or_create_student(student)
-        submission = gradebook.update_or_create_submission(lesson, student)
-        for notebook in submission.notebooks:
-            for grade in notebook.grades:
-                grade.auto_score, grade.needs_manual_grade = 0, False
+    """Enter, in one_transaction(), what could not be judged: 0 everywhere, nothing to read."""
+    gradebook.update_or_create_student(student)
+    submission = gradebook.update_or_create_submission(lesson, student)
+    for notebook in submission.notebooks:
+        for grade in notebook.grades:
+            grade.auto_score, grade.needs_manual_grade = 0, False
 
 
 def _penalise(course: Course, gradebook: Gradebook, submission: Any, notebook: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from labkit.files import write_whole
+
+TOGETHER, TOGETHER_S = 8, 0.5  # results entered at once: so many, or what comes in so long
 
 if TYPE_CHECKING:
     from grader.classroom.collect import Handed
@@ -68,6 +71,9 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
                 f"nobody has handed in {lesson}: nothing in {course.root / 'submitted'}; "
                 "collect first, or name a folder or zip with --from"
             )
+        book.ensure_students(
+            gradebook, [h.student for h in run.handed.values() if h.data is not None]
+        )
         _enter_unchanged(run, gradebook)
         is_whole = _enter_all(run, results, gradebook, len(todo))
     if is_whole:
@@ -125,17 +131,21 @@ def _keep(run: Run, handed: Handed, data: bytes) -> None:
 
 def _enter_all(run: Run, results: Iterator[Judged], gradebook: Any, n_todo: int) -> bool:
     """Keep and enter each result as it comes; False if it was interrupted before the last."""
+    few: list[Judged] = []  # the gradebook is written for these at once
     bar = tqdm(total=n_todo, desc=run.lesson, unit="submission", disable=not n_todo)
+    last = time.monotonic()
     try:
         for judged in results:
-            record = _record(run, judged)
-            _enter(run, gradebook, record, judged)
-            run.records[record.student] = record
+            few.append(judged)
             bar.update()
+            if len(few) == TOGETHER or time.monotonic() - last > TOGETHER_S:
+                _enter(run, gradebook, few)
+                last = time.monotonic()
     except KeyboardInterrupt:
         return False
     finally:
         bar.close()
+        _enter(run, gradebook, few)
     return True
 
 
@@ -167,9 +177,10 @@ def _enter_unchanged(run: Run, gradebook: Any) -> None:
     from grader.classroom import book
 
     entered = book.entered(gradebook, run.lesson)
-    for student, record in run.records.items():
-        if student not in entered:
-            _enter_scores(run, gradebook, record)  # nothing for those who handed in nothing
+    with book.one_transaction(gradebook):
+        for student, record in run.records.items():
+            if student not in entered:
+                _enter_scores(run, gradebook, record)  # nothing for those who handed in nothing
 
 
 def _note_missing(run: Run, roster: Sequence[str]) -> None:
@@ -205,16 +216,26 @@ def _record(run: Run, judged: Judged) -> Record:
     )
 
 
-def _enter(run: Run, gradebook: Any, record: Record, judged: Judged) -> None:
-    """Keep notebook and record; enter the scores, unless we failed."""
+def _enter(run: Run, gradebook: Any, few: list[Judged]) -> None:
+    """Keep notebooks, enter scores, keep records; a record says that all of it was done.
+
+    Takes out of `few` what is entered. Where we failed, there is a record alone.
+    """
+    from grader.classroom import book
     from grader.classroom import course as courses
 
-    if judged.notebook:
-        when = run.handed[record.student].when
-        courses.write_graded(run.course, run.lesson, record.student, judged.notebook, when)
-    if not record.fault:
-        _enter_scores(run, gradebook, record)
-    record.write(run.course.record_path(run.lesson, record.student))
+    records = [_record(run, judged) for judged in few]
+    with book.one_transaction(gradebook):
+        for record, judged in zip(records, few, strict=True):
+            if judged.notebook:
+                when = run.handed[record.student].when
+                courses.write_graded(run.course, run.lesson, record.student, judged.notebook, when)
+            if not record.fault:
+                _enter_scores(run, gradebook, record)
+    for record in records:
+        record.write(run.course.record_path(run.lesson, record.student))
+        run.records[record.student] = record
+    few.clear()
 
 
 def _enter_scores(run: Run, gradebook: Any, record: Record) -> None:

@@ -22,7 +22,7 @@ from labkit.device import n_cores
 if TYPE_CHECKING:
     from grader.classroom.judging import Judged, Task
 
-AHEAD = 2  # tasks that wait for each worker: enough that none idles, few enough to hold in memory
+AHEAD = 8  # tasks given to each worker: enough that none idles while results are entered
 LOST = "the process that judged it ended, twice; see whether memory ran out, and grade it again"
 
 

@@ -20,7 +20,7 @@ UNAVAILABLE = (
 SAME_IN_OTHER_WORDS = {
     "02_forward_pass": (
         "inferlab.torch_layers.rms_norm", "inferlab.torch_layers.rotate",
-        "inferlab.torch_attention.attend", "inferlab.fast_numpy._exp_of_rows",
+        "inferlab.torch_attention.attend", "inferlab.fast_step.exp_of_rows",
     ),
     "04_kv_cache": ("inferlab.cache_sizes.layer_cache_numbers",),
 }  # fmt: skip

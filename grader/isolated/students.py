@@ -82,6 +82,8 @@ class Zygote:
 
     def __init__(self, isolation: Isolation, hide: Sequence[str] = ()) -> None:
         self.isolation, self._hide = isolation, tuple(hide)
+        self._students: Zygote | None = None  # the twin that forks them,
+        self._wanted: dict[str, Any] = {}  # of this kind
         self._scratch = tempfile.TemporaryDirectory(prefix="inferlab-students-")
         self._start()
 
@@ -114,10 +116,10 @@ class Zygote:
             self._scratch.cleanup()
 
     def _stop(self) -> None:
-        self._control.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        self._end_keeper()
+        self._control.close()  # a twin ends its students, then itself
         if self._process is not None:
+            self._process.kill()
             self._process.wait()
             if self._process.stderr:
                 self._process.stderr.close()
@@ -130,24 +132,44 @@ class Zygote:
         if self._process is not None and self._process.poll() is not None:
             self._stop()
             self._start()
-        asked = {
+        wanted = {
+            "under_judgement": dict(under_judgement),
             "isolation": self.isolation.level,
             "limits": asdict(self.isolation.limits),
             "readable": readable(),
             "hidden": sorted({*hidden(), *self._hide}),
             "scratch": self._scratch.name,
-            "under_judgement": dict(under_judgement),
         }
-        sock, pid = self._ask(asked)
+        try:
+            sock, pid = self._keeper(wanted)._ask({})
+        except OwnFault:
+            self._end_keeper()  # it may have ended: the next student gets another
+            raise
         student = Student(sock, pid, has_guard=self.isolation.level == "full")
         student.await_ready()
         return student
 
+    def _keeper(self, wanted: dict[str, Any]) -> Zygote:
+        """The twin that forks students of this kind; there is one at a time."""
+        if self._students is None or self._wanted != wanted:
+            self._end_keeper()
+            self._students, self._wanted = self._twin(wanted), wanted
+        return self._students
+
+    def _end_keeper(self) -> None:
+        if self._students is not None:
+            self._students.close()
+            self._students = None
+
     def twin(self) -> Zygote:
         """A second zygote, forked from this one: for another judge, and at once."""
+        return self._twin({})
+
+    def _twin(self, wanted: dict[str, Any]) -> Zygote:
         other = object.__new__(Zygote)
         other.isolation, other._hide, other._scratch = self.isolation, self._hide, self._scratch
-        other._control, other.pid = self._ask({"twin": True})
+        other._students, other._wanted = None, {}
+        other._control, other.pid = self._ask(wanted)
         other._control.settimeout(START_S)
         other._process, other._is_ready = None, False
         return other
@@ -155,7 +177,9 @@ class Zygote:
     def _ask(self, request: dict[str, Any]) -> tuple[socket.socket, int]:
         """Have a process forked. -> the connection to it, and its pid"""
         if not self._is_ready:
-            self._read_line()
+            said = self._read_line()
+            if said != "ready":
+                raise OwnFault(f"no process for a student: {said}")
             self._is_ready = True
         ours, theirs = socket.socketpair()
         with theirs:
@@ -211,8 +235,8 @@ def _environment(scratch: str) -> dict[str, str]:
         "MPLCONFIGDIR": scratch,
         "MPLBACKEND": "agg",
         "PYTHONPATH": os.pathsep.join(folders),
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # see sandbox.pages
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     }
 

@@ -59,7 +59,21 @@ def make_shell() -> InteractiveShell:
     shell.user_ns["__name__"] = "__main__"
     # The error is an output of its own: not printed as well.
     setattr(shell, "_showtraceback", lambda *_: None)  # noqa: B010
+    _warm(shell)
     return shell
+
+
+def _warm(shell: InteractiveShell) -> None:
+    """Run what most notebooks run, and forget it: what that sets up once, a fork then has."""
+    for source in (
+        "import numpy as np\nimport torch\ntorch.ones(3).sum()",
+        "np.ones(3) / 0",
+        "1 / 0",
+    ):
+        Shell(shell).run_cell(source)
+    around_call(lambda: None)
+    shell.reset()
+    shell.user_ns["__name__"] = "__main__"
 
 
 class Shell:

@@ -53,7 +53,7 @@ def functions_by_code() -> dict[CodeType, list[FunctionType]]:
     """Every function that the engine and labkit hold, by its code: a copy shares it."""
     found: dict[CodeType, list[FunctionType]] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, FunctionType):
+        if type(thing) is FunctionType:
             home = str(thing.__globals__.get("__name__")).split(".")[0]
             if home in ("inferlab", "labkit"):
                 found.setdefault(thing.__code__, []).append(thing)

@@ -16,10 +16,12 @@ import platform
 import resource
 import select
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from sandbox.syscalls import deny
 
@@ -32,11 +34,13 @@ PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NOBODY = 65534
 FIRST_USER = 2**30  # users above it belong to nobody; each student's process is one of its own
+USERS_EACH = 256  # of a process that forks students; numbers of processes stay below 2**22
 
 SYSTEM = (
     "/usr", "/lib", "/lib64", "/lib32", "/bin", "/sbin", "/opt",
     "/etc/fonts", "/etc/ld.so.cache", "/etc/localtime", "/etc/ssl",
 )  # fmt: skip
+ROOT = "/tmp"  # any folder that exists; the new root is mounted over it
 DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
@@ -81,44 +85,84 @@ def _try(name: str, result: int) -> None:
         raise CannotIsolate(number, f"{name}: {os.strerror(number)}")
 
 
-def enter(view: View, scratch: str = "/tmp", line: int | None = None) -> None:
-    """Build the walls round this process, and become process 1 within them. May fork.
+class Room:
+    """Where one lesson's students are kept, one after the other or at once: a root of its own.
 
-    The caller's process stays outside as a guard: it ends process 1, and with it everything inside,
-    when the other end of `line` (a socket) is closed or too much memory is held. The function
-    returns in the inner process only. Raises CannotIsolate if the kernel refuses.
+    Made in the process that forks them, and for good: mounts, and for an ordinary user its rights,
+    are then those of the room. It stays outside of each student's walls and is their guard. Made by
+    an ordinary user it goes on in another process, and the first one only waits for that.
+    Raises CannotIsolate if the kernel refuses.
     """
-    libc = _libc()
-    is_root = os.geteuid() == 0
-    if is_root:  # no user namespace: its own files may lie where an ordinary user cannot look
-        _try("unshare", libc.unshare(NEWNS | NEWPID | NEWNET | NEWIPC | NEWUTS))
-    else:
-        _own_users(libc)
-    user = FIRST_USER + os.getpid()
-    inner = os.fork()
+
+    def __init__(self, view: View, scratch: str = "/tmp") -> None:
+        self.view, self.scratch = view, scratch
+        self._libc, self._is_root = _libc(), os.geteuid() == 0
+        self._number = USERS_EACH * os.getpid()
+        if self._is_root:  # no user namespace: its own files may lie where others cannot look
+            _try("unshare", self._libc.unshare(NEWNS))
+        else:
+            _own_users(self._libc)
+        self._own_numbers = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        _build_root(self._libc, view, scratch)
+
+    def fork(self) -> int:
+        """os.fork(), the child as process 1 of its own; enter() builds the rest of its walls."""
+        _try("unshare", self._libc.unshare(NEWPID))
+        first = self._number - self._number % USERS_EACH
+        self._number = first + (self._number + 1) % USERS_EACH
+        try:
+            return os.fork()
+        finally:  # in the child as well, where it changes nothing
+            self._libc.setns(self._own_numbers, NEWPID)
+
+    def enter(self) -> None:
+        """In the child: see the room alone, with a folder to write to; and give up all rights."""
+        libc = self._libc
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _be_first_to_go()
+        _try("unshare", libc.unshare(NEWNS | NEWNET | NEWIPC | NEWUTS))
+        _move_in(libc, self.view, self.scratch)
+        os.chdir(self.scratch)
+        drop_capabilities(libc)
+        if self._is_root:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            _change_user(FIRST_USER + self._number)
+            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of user cleared it
+        set_limits(self.view.limits)
+        _try("seccomp", deny(libc))
+
+
+def enter(view: View) -> None:
+    """Build the walls round this process: it goes on inside, and outside one waits for its end."""
+    room = Room(view)
+    inner = room.fork()
     if inner:
-        _guard(inner, line, view.limits.all_processes_bytes)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    _be_first_to_go()
-    _new_root(libc, view, scratch)
-    os.chdir(scratch)
-    drop_capabilities(libc)
-    if is_root:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        _change_user(user)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of user cleared it
-    set_limits(view.limits)
-    _try("seccomp", deny(libc))
+        _end_with(inner)
+    room.enter()
+
+
+def _end_with(other: int) -> NoReturn:
+    """Wait for a child and end as it ended."""
+    _, status = os.waitpid(other, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 255)
 
 
 def _own_users(libc: ctypes.CDLL) -> None:
-    """For an ordinary user: namespaces in which it may build the others' walls."""
+    """For an ordinary user: namespaces in which it may build the walls. Goes on in a child."""
     uid, gid = os.geteuid(), os.getegid()
-    _try("unshare", libc.unshare(NEWUSER | NEWNS | NEWPID | NEWNET | NEWIPC | NEWUTS))
+    _try("unshare", libc.unshare(NEWUSER | NEWNS | NEWPID))
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if inner := os.fork():
+        _end_with(inner)
+    signal.signal(signal.SIGCHLD, before)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    mount = _mounter(libc)
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+    mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
 
 
 def _be_first_to_go() -> None:
@@ -135,82 +179,98 @@ def _change_user(user: int) -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def _guard(inner: int, line: int | None, most_bytes: int) -> None:
-    """Wait outside for process 1, end it when it is time, and end as it ended."""
-    ended, base = os.pidfd_open(inner), _own_bytes("self")
-    poll = select.poll()
-    poll.register(ended, select.POLLIN)
-    if line is not None:
-        poll.register(line, select.POLLRDHUP)
-    while not poll.poll(LOOK_MS):
-        if _made_bytes(base) > most_bytes:
-            break
-    os.kill(inner, signal.SIGKILL)  # it is not waited for yet: the number is its own
-    _, status = os.waitpid(inner, 0)
-    os._exit(os.waitstatus_to_exitcode(status) & 255)
+class Watch:
+    """On one student's process, from outside: it is ended when its line is, or when it takes more
+    memory than it may. line: its end of the connection to the judge, which is closed with it.
+    """
+
+    def __init__(self, process: int, line: socket.socket, most_bytes: int) -> None:
+        self._line, self._most_bytes, self._base = line, most_bytes, _own_bytes("/proc/self")
+        self._root, self.ended = f"/proc/{process}/root", os.pidfd_open(process)
+
+    @property
+    def events(self) -> tuple[tuple[int, int], ...]:
+        """What to poll for."""
+        return (self.ended, select.POLLIN), (self._line.fileno(), select.POLLRDHUP)
+
+    def is_too_large(self) -> bool:
+        return _made_bytes(self._root, self._base) > self._most_bytes
+
+    def end(self) -> None:
+        """End process 1 in there, and the kernel ends all the others."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.ended, signal.SIGKILL)
+        os.close(self.ended)
+        self._line.close()
 
 
 LOOK_MS = 100
 
 
-def _made_bytes(base: int) -> int:
+def _made_bytes(root: str, base: int) -> int:
     """Memory that the processes inside have made, beyond what the first one began with."""
-    if os.path.exists("/proc/self"):  # the new root, whose /proc shows them alone, is not there yet
+    if os.path.exists(f"{root}/proc/self"):  # it is not inside yet: there one sees them alone
         return 0
-    processes = [name for name in os.listdir("/proc") if name.isdigit()]
+    try:
+        processes = [name for name in os.listdir(f"{root}/proc") if name.isdigit()]
+    except OSError:  # it has just ended
+        return 0
     if len(processes) <= 1:  # one alone is within the kernel's own limit
         return 0
-    return sum(max(0, _own_bytes(name) - base) for name in processes)
+    return sum(max(0, _own_bytes(f"{root}/proc/{name}") - base) for name in processes)
 
 
 def _own_bytes(process: str) -> int:
-    """Memory of a process that is no file's."""
+    """Memory of a process (its folder in a /proc) that is no file's."""
     try:
-        _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
+        _, resident, shared, *_ = Path(process, "statm").read_text().split()
     except (OSError, ValueError):
         return 0
     return (int(resident) - int(shared)) * resource.getpagesize()
 
 
-def _new_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:
-    """A root that holds the system's programs and what the view names, all read-only."""
+def _build_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:
+    """At ROOT, what the system's programs and the view need, read-only; all but what is private."""
     mount = _mounter(libc)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
-    root = "/tmp"  # any folder that exists; the new root is mounted over it
-    size = f"size={view.limits.scratch_bytes},nr_inodes={view.limits.n_scratch_files},mode="
     kept = [(p, os.open(p, os.O_PATH)) for p in _existing((*SYSTEM, *view.readable))]
     masks = _maskable(view.hidden)
     devices = [(f"/dev/{d}", os.open(f"/dev/{d}", os.O_PATH)) for d in DEVICES]
-    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, size + "755")
+    mount("tmpfs", ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,nr_inodes=2000,mode=755")
     inner = [(path, handle) for path, handle in kept if _is_within(path, masks)]
     for path, handle in kept:
         if (path, handle) not in inner:
-            _bind(mount, handle, root + path, _is_folder(handle))
-    masks = [root + path for path in masks if os.path.isdir(root + path)]
+            _bind(mount, handle, ROOT + path, _is_folder(handle))
+    masks = [ROOT + path for path in masks if os.path.isdir(ROOT + path)]
     for mask in masks:
         mount("tmpfs", mask, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
     for path, handle in inner:
-        _bind(mount, handle, root + path, _is_folder(handle))
+        _bind(mount, handle, ROOT + path, _is_folder(handle))
     for mask in masks:
         mount(None, mask, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_BIND)
     for path, handle in devices:
-        _bind(mount, handle, root + path, folder=False, read_only=False)
+        _bind(mount, handle, ROOT + path, folder=False, read_only=False)
     for folder in ("/proc", scratch, "/old", "/dev/shm"):
-        os.makedirs(root + folder, exist_ok=True)
+        os.makedirs(ROOT + folder, exist_ok=True)
     for i, name in enumerate(("stdin", "stdout", "stderr")):
-        os.symlink(f"/proc/self/fd/{i}", f"{root}/dev/{name}")
-    os.symlink("/proc/self/fd", f"{root}/dev/fd")
-    mount("proc", root + "/proc", "proc", MS_NOSUID | MS_NODEV)
+        os.symlink(f"/proc/self/fd/{i}", f"{ROOT}/dev/{name}")
+    os.symlink("/proc/self/fd", f"{ROOT}/dev/fd")
+    mount(None, ROOT, None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_BIND)
+
+
+def _move_in(libc: ctypes.CDLL, view: View, scratch: str) -> None:
+    """Make ROOT this process's root, with processes and folders of its own."""
+    mount = _mounter(libc)
+    size = f"size={view.limits.scratch_bytes},nr_inodes={view.limits.n_scratch_files},mode=1777"
+    mount("proc", ROOT + "/proc", "proc", MS_NOSUID | MS_NODEV)
     for folder in (scratch, "/dev/shm"):
-        mount("tmpfs", root + folder, "tmpfs", MS_NOSUID | MS_NODEV, size + "1777")
+        mount("tmpfs", ROOT + folder, "tmpfs", MS_NOSUID | MS_NODEV, size)
     number = PIVOT_ROOT.get(platform.machine())
     if number is None:
         raise CannotIsolate(0, f"pivot_root on {platform.machine()} is not known here")
-    _try("pivot_root", libc.syscall(number, root.encode(), (root + "/old").encode()))
+    _try("pivot_root", libc.syscall(number, ROOT.encode(), (ROOT + "/old").encode()))
     os.chdir("/")
     _try("umount", libc.umount2(b"/old", MNT_DETACH))
-    os.rmdir("/old")
-    mount(None, "/", None, MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_BIND)
 
 
 def _mounter(libc: ctypes.CDLL) -> Callable[..., None]:
@@ -266,7 +326,7 @@ def _bind(
 def _within_bind(target: str) -> bool:
     """Whether an outer folder of target is a mount other than the new root itself."""
     folder = os.path.dirname(target)
-    while folder not in ("/tmp", "/"):
+    while folder not in (ROOT, "/"):
         if os.path.ismount(folder):
             return True
         folder = os.path.dirname(folder)

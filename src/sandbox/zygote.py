@@ -9,29 +9,37 @@ itself. The judge asks for a child over a socket and hands it one end of a conne
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import json
 import os
 import pkgutil
 import random
+import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sandbox.endpoint import Endpoint
-from sandbox.walls import Limits, View, enter, set_limits
+from sandbox.pages import collapse
+from sandbox.stand_ins import functions_by_code, grader_module, remove_reference
+from sandbox.walls import LOOK_MS, Limits, Room, View, Watch, set_limits
 from sandbox.wire import BadMessage, PeerGone, Wire
 
 PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
+# No notebook imports them, and what they are built with takes half a second.
+SERVERS = ("inferlab.serve.", "labkit.explorer.server", "labkit.interview.")
 
 
 def preload() -> None:
     """Import it all. One thread for arithmetic: a child must not inherit a pool of threads."""
+    gc.disable()  # nothing of this will be garbage
     for name in PRELOADED:
         importlib.import_module(name)
     import torch
@@ -40,12 +48,16 @@ def preload() -> None:
     import_all("labkit")
     import_all("inferlab")
     from sandbox.shell import make_shell
-    from sandbox.stand_ins import functions_by_code, grader_module
 
     functions_by_code()
     sys.modules["grader"] = grader_module()
     _load_alone("grader.counting", "grader/counting.py")  # a tool of notebooks; it knows no case
     make_shell()
+    _seed()
+    by_value()
+    errors()
+    gc.freeze()  # a child's collections leave all of this alone, and its pages shared
+    gc.enable()
 
 
 def _load_alone(name: str, path: str) -> None:
@@ -60,14 +72,13 @@ def _load_alone(name: str, path: str) -> None:
 
 
 def import_all(package: str, torch: bool = True) -> None:
-    """Every module of a package, but the server's own and those whose package is not here.
+    """Every module of a package, but SERVERS and those whose package is not here.
 
     torch: those that import it as well; no record of theirs crosses, and it takes a second.
     """
     folders = getattr(importlib.import_module(package), "__path__", [])  # a module has none
     for module in pkgutil.walk_packages(folders, f"{package}."):
-        is_served = module.name.startswith("inferlab.serve.")
-        if is_served and not module.name.endswith(".process"):
+        if module.name.startswith(SERVERS) and not module.name.endswith(".process"):
             continue
         if torch or not _imports_torch(module):
             with contextlib.suppress(ImportError):
@@ -116,64 +127,134 @@ def _classes(package: str) -> list[type]:
 def main(descriptor: int) -> None:
     """Fork a child for each request, until the judge closes the socket."""
     preload()
+    collapse()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     _answer(socket.socket(fileno=descriptor))
 
 
 def _answer(control: socket.socket) -> None:
+    """Fork a twin for each request (see _twin), until the judge closes the socket."""
     control.sendall(b"ready\n")
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
-        if not data:
-            return
-        if not descriptors:
-            continue
-        asked = json.loads(data)
-        try:
-            pid, trouble = os.fork(), ""
-        except OSError as error:
-            pid, trouble = -1, f" {error}"
-        if pid == 0:
-            control.close()
-            given = socket.socket(fileno=descriptors[0])
-            if asked.get("twin"):  # a second zygote, for another judge, without importing again
-                _null_for(2)  # who waits for the end of the first one's words waits for it alone
-                return _answer(given)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _child(given, asked)
-        os.close(descriptors[0])
+    while (request := _received(control)) is not None:
+        asked, given = request
+        with given:
+            pid, trouble = _forked(os.fork)
+            if pid == 0:
+                control.close()
+                return _twin(given, asked)
         control.sendall(f"{pid}{trouble}\n".encode())
 
 
-def _child(sock: socket.socket, asked: dict[str, Any]) -> None:
-    """Become one submission's process: walls first, then the reference's code out, then serve."""
-    status = 1
+def _received(control: socket.socket) -> tuple[Any, socket.socket] | None:
+    """The next request, and the end of a connection that comes with it; None at the end."""
+    data, descriptors, _, _ = socket.recv_fds(control, 2**16, 1)
+    return (json.loads(data), socket.socket(fileno=descriptors[0])) if descriptors else None
+
+
+def _forked(fork: Callable[[], int]) -> tuple[int, str]:
+    """-> pid, and what went wrong"""
     try:
-        limits = Limits(**asked["limits"])
-        if asked["isolation"] == "full":
-            view = View(tuple(asked["readable"]), tuple(asked["hidden"]), limits)
-            enter(view, line=sock.fileno())
-        elif asked["isolation"] == "limits":
-            os.chdir(asked["scratch"])
-            set_limits(limits)
-        _close_all_but(sock.fileno())
-        _serve(sock, asked["under_judgement"])
-        status = 0
-    except PeerGone:
-        status = 0
-    except BaseException as error:
-        _say(sock, error)
+        return fork(), ""
+    except OSError as error:
+        return -1, f" {error}"
+
+
+def _twin(control: socket.socket, asked: dict[str, Any]) -> None:
+    """Become a second zygote, without importing again: for another judge, or for one lesson."""
+    _null_for(2)  # who waits for the end of the first one's words waits for it alone
+    if not asked:
+        return _answer(control)
+    try:
+        remove_reference(asked["under_judgement"])
+        keeper = Keeper(control, asked)
+    except (ValueError, OSError) as error:
+        control.sendall(f"not ready: {error}\n".encode())
+        return
+    try:
+        keeper.answer()
     finally:
-        os._exit(status)
+        for watch in keeper.watches:
+            watch.end()
 
 
-def _serve(sock: socket.socket, under_judgement: dict[str, str]) -> None:
+class Keeper:
+    """Forks one lesson's students and, where they are walled in, guards them from outside."""
+
+    def __init__(self, control: socket.socket, asked: dict[str, Any]) -> None:
+        self.control, self.scratch = control, asked["scratch"]
+        self.limits, self.level = Limits(**asked["limits"]), asked["isolation"]
+        view = View(tuple(asked["readable"]), tuple(asked["hidden"]), self.limits)
+        self.room = Room(view) if self.level == "full" else None
+        self.watches: list[Watch] = []
+
+    def answer(self) -> None:
+        """Fork a student's process for each request, until the judge closes the socket."""
+        self.control.sendall(b"ready\n")
+        while self._is_asked():
+            request = _received(self.control)
+            if request is None:
+                break
+            pid, trouble = _forked(self.room.fork if self.room else os.fork)
+            if pid == 0:
+                self._become_student(request[1])
+            self._watch(pid, request[1])
+            self.control.sendall(f"{pid}{trouble}\n".encode())
+
+    def _watch(self, pid: int, line: socket.socket) -> None:
+        """From now on, if it is walled in."""
+        try:
+            if pid > 0 and self.room:
+                self.watches.append(Watch(pid, line, self.limits.all_processes_bytes))
+                return
+        except ProcessLookupError:  # it has ended already
+            pass
+        line.close()
+
+    def _is_asked(self) -> bool:
+        """Guard the students until there is a request."""
+        while True:
+            poll = select.poll()
+            poll.register(self.control, select.POLLIN)
+            owners = {fd: watch for watch in self.watches for fd, _ in watch.events}
+            for watch in self.watches:
+                for event in watch.events:
+                    poll.register(*event)
+            ready = [fd for fd, _ in poll.poll(LOOK_MS if self.watches else None)]
+            over = {owners[fd] for fd in ready if fd in owners}
+            if not ready:
+                over = {watch for watch in self.watches if watch.is_too_large()}
+            for watch in over:
+                watch.end()
+                self.watches.remove(watch)
+            if self.control.fileno() in ready:
+                return True
+
+    def _become_student(self, sock: socket.socket) -> None:
+        """Walls first, then serve."""
+        status = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            if self.room:
+                self.room.enter()
+            elif self.level == "limits":
+                os.chdir(self.scratch)
+                set_limits(self.limits)
+            _close_all_but(sock.fileno())
+            _serve(sock)
+            status = 0
+        except PeerGone:
+            status = 0
+        except BaseException as error:
+            _say(sock, error)
+        finally:
+            os._exit(status)
+
+
+def _serve(sock: socket.socket) -> None:
     from IPython.core.interactiveshell import InteractiveShell
 
     from sandbox.shell import Shell, around_call, quiet
-    from sandbox.stand_ins import remove_reference
 
-    remove_reference(under_judgement)
     quiet()
     _seed()
     os.environ.update({"NBGRADER_EXECUTION": "autograde", "HOME": os.getcwd(), "MPLBACKEND": "agg"})
