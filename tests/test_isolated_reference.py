@@ -44,10 +44,10 @@ TAKEN_FROM = {  # what kv_bytes_per_token is, or returns
     "the other way round": "from inferlab.kv_cache import longest_context as f\n"
     "def kv_bytes_per_token(config, bytes_per_number=2):\n"
     "    return 10 ** 12 // f(config, 10 ** 12, 1, bytes_per_number)",
-    "whoever imported it": "import gc, types\n"
+    "whoever imported it": "import gc, types\ngc.unfreeze()\n"
     "kv_bytes_per_token = [f for f in gc.get_objects() if isinstance(f, types.FunctionType)\n"
     "                      and f.__name__ == 'kv_bytes_per_token'][0]",
-    "whoever refers to it": "import gc, inferlab.kv_cache as k\n"
+    "whoever refers to it": "import gc, inferlab.kv_cache as k\ngc.unfreeze()\n"
     "homes = [d for d in gc.get_referrers(k.kv_bytes_per_token) if isinstance(d, dict)]\n"
     "kv_bytes_per_token = homes[0]['kv_bytes_per_token']",
     "a copy made of its code": "import types, inferlab.kv_cache as k\n"
