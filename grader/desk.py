@@ -217,11 +217,13 @@ def interview(**choice: Any) -> None:
     """Practise for an interview: questions of all lessons and of the interview bank.
 
     interview(topic="kv-cache", level="senior", weak=True, n=10, minutes=5, seed=1), or a mock
-    interview: interview(mock=30, scenario="rag").
+    interview: interview(mock=30, scenario="rag"). You are asked how sure you are before each
+    verdict (confidence=False: not). interview(list=True) says what there is to choose from,
+    interview(report=True) writes a page on your history. Without any of it: what is due first.
     """
     from labkit.interview.notebook import show
 
-    show(registry.questions(), **choice)
+    show(registry.questions(), registry.predictions(), **choice)
 
 
 class Answers(labkit.questions.Answers):

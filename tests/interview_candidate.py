@@ -9,8 +9,10 @@ import numpy as np
 
 from grader import registry
 from labkit.drill import Asked, Feedback
+from labkit.interview import confidence
 from labkit.interview.bank import Bank, load
 from labkit.interview.history import History
+from labkit.interview.panel import InterviewPanel
 from labkit.interview.session import Clocks, Session
 from labkit.interview.spec import Item
 from labkit.units import Quantity
@@ -39,12 +41,14 @@ class Time:
 class Candidate:
     """Answers right, but for what they believe (ids of misconceptions).
 
-    pace: time taken over time expected. guesses: takes any of a question's choices.
+    pace: time taken over time expected. guesses: takes any of a question's choices. sure: what
+    they type when asked how sure they are of a number or a choice.
     """
 
     believes: frozenset[str] = frozenset()
     pace: float = 0.7
     guesses: np.random.Generator | None = None
+    sure: str = ""
     given: dict[str, str] = field(default_factory=dict)
 
     def answer(self, item: Item, asked: Asked) -> str:
@@ -68,10 +72,29 @@ def sit(
     """Let the candidate answer all items."""
     session = Session(bank, history, items, seed, clocks=time.clocks())
     given = []
-    while (asked := session.drill.next_question()) is not None:
+    while (asked := session.next_question()) is not None:
         item = session.item(asked)
         text = candidate.answer(item, asked)
+        if not asked.question.rubric:
+            session.confidence = confidence.share(candidate.sure)
         time.pass_by(candidate.pace * item.seconds)
         given.append(session.drill.answer(text))
     session.end()
     return given
+
+
+def sit_at_panel(candidate: Candidate, panel: InterviewPanel) -> None:
+    """Let the candidate answer all that a notebook's panel asks, by its widgets."""
+    panel.start_button.click()
+    while not panel.finished:
+        asked = panel.drill.asked
+        text = candidate.answer(panel.session.item(asked), asked)
+        if asked.question.rubric:
+            panel.reveal_button.click()
+            for row, mark in zip(panel.marks.children, text.split(), strict=True):
+                row.children[1].value = mark
+        else:
+            (panel.letters if asked.choices else panel.field).value = text
+            panel.sure.value = candidate.sure
+        panel.answer_button.click()
+        panel.next_button.click()

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -329,3 +330,20 @@ def test_a_month_with_two_candidates_who_know_and_who_do_not():
             )
     assert min(ends["knows"]) > 2 * max(ends["slow"])
     assert min(ends["slow"]) > max(ends["errs"]) == timedelta(days=1)
+
+
+# ---- threads -----------------------------------------------------------------------------------
+
+
+def test_another_thread_may_write_and_read(path):
+    """In JupyterLab a cell opens it, and a widget's click, in a thread of its own, writes."""
+    history = History.open(path)
+    with ThreadPoolExecutor(4) as threads, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(threads.map(lambda i: history.save(answered(f"q{i}")), range(40)))
+        assert threads.submit(lambda: len(history.answers())).result() == 40
+    assert history.kept
+    history.close()
+    again = History.open(path)
+    assert set(again.cards()) == {f"q{i}" for i in range(40)}
+    again.close()

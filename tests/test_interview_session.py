@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from interview_candidate import Candidate, Time, sit, whole_bank
+from interview_candidate import Candidate, Time, sit, sit_at_panel, whole_bank
 
 from grader import registry
 from labkit.interview import choose, mock, terminal
@@ -262,8 +262,10 @@ def test_the_panels_pause_stops_the_clock_and_hides_the_question(history):
     assert p.pause_button.description == "go on"
     time.pass_by(1000)
     assert p.drill.remaining() == 290
+    assert _shown(p) == {"pause_button"}
     p.pause_button.click()
     assert p.question.layout.display is None
+    assert {"answer_button", "next_button", "end_button", "pause_button"} < _shown(p)
     time.pass_by(10)
     assert p.drill.remaining() == 280
 
@@ -278,6 +280,53 @@ def test_a_mock_interview_in_the_panel_has_its_headings(history):
     assert seen[0].startswith("**Screen questions**")
     assert sum("**System design: an agent" in text for text in seen) == 1
     assert "skipped" in p.feedback.value
+
+
+def test_the_panel_says_what_is_asked_and_ends_with_the_marks_of_each_part(history):
+    p = panel(registry.questions(), history, mock=30, scenario="agent", seed=2)
+    assert (
+        "A mock interview of 30 minutes, by seed 2." in p.question.outputs[0]["data"]["text/plain"]
+    )
+    sit_at_panel(Candidate(), p)
+    n_parts = [len(items) for _, items in p.mock.parts]
+    assert f"{sum(n_parts)}.0 of {sum(n_parts)} marks" in p.feedback.value
+    assert f"<li>Screen questions: {n_parts[0]}.0 of {n_parts[0]}, " in p.feedback.value
+    assert "could not be kept</b>: it was in memory only." in p.feedback.value
+
+
+@pytest.mark.parametrize(
+    ("choice", "trouble"),
+    [
+        ({"scenario": "rag"}, "a scenario belongs to a mock interview"),
+        ({"mock": 30, "topic": "04"}, "leave out topic, level, weak and minutes"),
+        ({"mock": 45, "weak": True}, "leave out topic, level, weak and minutes"),
+        ({"mock": 20}, "30 or 45"),
+    ],
+)
+def test_a_choice_that_would_be_passed_over_is_refused(history, choice, trouble):
+    with pytest.raises(ValueError, match=trouble):
+        panel(registry.questions(), history, **choice)
+
+
+def test_list_and_report_are_there_in_a_notebook_too(tmp_path, monkeypatch, capsys):
+    from grader import interview
+
+    for name in ("NBGRADER_EXECUTION", "INFERLAB_CHECK_ONLY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("INFERLAB_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    interview(list=True)
+    said = capsys.readouterr().out
+    assert "04 KV cache" in said
+    assert all(name in said for name in BANK.scenarios)
+    kept = History.open()
+    sit(Candidate(sure="90"), BANK, kept, NO_OPEN[:3], Time())
+    kept.close()
+    interview(report="my page.html")
+    assert "my page.html" in capsys.readouterr().out
+    text = (tmp_path / "my page.html").read_text(encoding="utf-8")
+    assert "3</b>answers" in text
+    assert "said 90%, right 100% of 3" in text
 
 
 def test_outside_a_kernel_and_while_grading_it_says_how(monkeypatch, capsys):

@@ -142,7 +142,7 @@ def test_time_that_is_up_ends_it_and_a_late_answer_is_not_kept(history):
 
 def test_confidence_is_asked_for_before_the_verdict(history):
     items = [BANK.items[n] for n in ("iv-passes", "iv-little", "iv-pages")]
-    _, said, _ = _run(history, items, "1\n80%\n1\n\n1\n101\n", confidence=True)
+    _, said, _ = _run(history, items, "1\n80%\n1\n\n1\nskip\n", confidence=True)
     assert said.index("How sure") < said.index("✗ not right")
     assert [a.confidence for a in history.answers()] == [0.8, None, None]
 
@@ -211,12 +211,17 @@ def test_a_session_in_a_terminal(home):
     for line in ("?", "pause", "", "skip", "zebra"):
         shell.type(line)
         shell.until("> " if line != "pause" else "Enter goes on")
+    shell.type("a")  # a person is asked how sure that is, without an option
+    shell.until("How sure are you, in %? (Enter: no answer) ")
+    shell.type("75")
+    shell.until("> ")
     shell.type("quit")
     said = shell.until("report draws a page")
     assert "1 skipped" in said
     assert shell.end() == 0
     kept = History.open(home / "drill.sqlite3")
     assert kept.n_skipped() == 1
+    assert [a.confidence for a in kept.answers()] == [0.75]
     kept.close()
 
 
@@ -231,7 +236,7 @@ def test_ctrl_c_in_a_dumb_terminal(home):
 
 
 def test_kill_in_the_middle_keeps_what_was_answered(home):
-    shell = Terminal("--topic", "01", "--n", "5", "--seed", "3")
+    shell = Terminal("--topic", "01", "--n", "5", "--seed", "3", "--no-confidence")
     shell.until("> ")
     for _ in range(3):
         shell.type("a")  # a choice; or no number: asked again
@@ -266,6 +271,7 @@ def test_the_command_through_a_pipe(home, tmp_path):
     [
         (["--mock", "20"], "30 or 45"),
         (["--scenario", "rag"], "add --mock"),
+        (["--mock", "30", "--topic", "04"], "leave out topic, level, weak and minutes"),
         (["--topic", "tea"], "there are: roofline"),
         (["--minutes", "0"], "more than 0"),
         (["--level", "guru"], "screen, engineer"),

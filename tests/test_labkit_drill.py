@@ -445,8 +445,24 @@ def test_with_a_loop_enter_waits_for_the_value():
         panel = Panel(drill)
         panel.start_button.click()
         panel.field._handle_custom_msg({"event": "submit"}, [])
-        panel.field.value = _right(drill)  # it arrives just after
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.3)
+        panel.field.value = _right(drill)  # it arrives after that, late on a busy computer
+        await panel._arriving
+        panel.finish()
+
+    asyncio.run(session())
+    assert drill.summary().n_right == 1
+
+
+def test_with_a_loop_enter_on_an_answer_that_is_there_answers_all_the_same():
+    drill, _ = _drill(SIZE)
+
+    async def session() -> None:
+        panel = Panel(drill)
+        panel.start_button.click()
+        panel.field.value = _right(drill)
+        panel.field._handle_custom_msg({"event": "submit"}, [])  # no other value comes
+        await panel._arriving
         panel.finish()
 
     asyncio.run(session())

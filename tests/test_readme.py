@@ -1,5 +1,7 @@
 """What the documents say is there, is there."""
 
+import ast
+import inspect
 import re
 import runpy
 import shlex
@@ -9,7 +11,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import grader
 from grader import cli
+from labkit.interview import begin, notebook
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "docs/architecture.md"]
@@ -107,6 +111,30 @@ def test_every_command_of_the_readme_would_be_understood(line: str) -> None:
     program, *words = shlex.split(line)
     assert program in CHECKS, f"nothing here checks a command of {program}"
     CHECKS[program](words)
+
+
+def test_every_option_in_the_table_of_commands_is_its_verbs_own() -> None:
+    """Options stand in a row's second column too, away from their command."""
+    (verbs,) = [a for a in cli.parser()._actions if a.choices and "lab" in a.choices]
+    rows = re.findall(r"^\| `inferlab ([a-z]+)(.*)\|$", README, re.MULTILINE)
+    named = {(verb, option) for verb, row in rows for option in re.findall(r"--[a-z-]+", row)}
+    assert {("drill", "--report"), ("serve", "--mine")} <= named
+    known = {v: parser._option_string_actions for v, parser in verbs.choices.items()}
+    assert [(verb, option) for verb, option in named if option not in known[verb]] == []
+
+
+def test_every_call_for_a_notebook_would_be_understood() -> None:
+    calls = [c for c in re.findall(r"`(\w+\(.*?\))`", README) if c.split("(")[0] in grader.__all__]
+    assert {'hint("kv_cache_bytes")', "interview(report=True)"} <= set(calls)
+    for text in calls:
+        call = ast.parse(text, mode="eval").body
+        given = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+        function = getattr(grader, call.func.id)
+        if function is grader.interview:  # it hands on what it is given
+            functions = (notebook.show, begin.begin)
+            names = {name for f in functions for name in inspect.signature(f).parameters}
+            assert set(given) <= names, text
+        inspect.signature(function).bind(*map(ast.literal_eval, call.args), **given)
 
 
 def test_a_command_that_is_wrong_is_found() -> None:

@@ -63,6 +63,18 @@ class Asked:
         chosen = self.choices[letter(text)]
         return (": ".join((f"“{chosen}”", *result.slips)),)
 
+    def can_read(self, text: str) -> bool:
+        """False for what is no answer: blank, no such letter, no number, unknown unit."""
+        if self.question.rubric:
+            return marks(self.question, text) is not None
+        if self.choices:
+            return letter(text) in self.choices
+        try:
+            units.parse(text)
+        except ValueError:
+            return False
+        return True
+
     def text(self) -> str:
         """The question and its choices as Markdown."""
         lines = [self.question.text(self.answers.params(self.question.id)), ""]
@@ -218,7 +230,7 @@ class Drill:
         asked.answers[asked.question.id] = text
         result = asked.answers.judge(asked.question.id)
         seconds = self._clock() - asked.at_s
-        if not _readable(asked, text):
+        if not asked.can_read(text):
             return Feedback(result, seconds, again=True)
         met = asked.met(text, result)
         feedback = Feedback(
@@ -253,19 +265,6 @@ class Drill:
 def letter(text: str) -> str:
     """The letter of a choice, however it is written: \"(B).\" -> \"b\"."""
     return text.strip().casefold().strip("().: ")
-
-
-def _readable(asked: Asked, text: str) -> bool:
-    """False for an answer that is no answer: blank, no such letter, no number, unknown unit."""
-    if asked.question.rubric:
-        return marks(asked.question, text) is not None
-    if asked.choices:
-        return letter(text) in asked.choices
-    try:
-        units.parse(text)
-    except ValueError:
-        return False
-    return True
 
 
 def clock_text(seconds: float) -> str:

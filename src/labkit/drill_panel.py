@@ -15,6 +15,8 @@ from labkit.display import box, in_kernel, inline_html, put
 from labkit.drill import Asked, Drill, clock_text
 from labkit.questions import Question
 
+LOOK_S = 0.05
+
 
 class Panel:
     """A drill as widgets. box is what to display."""
@@ -24,6 +26,7 @@ class Panel:
 
         self.drill, self.finished = drill, False
         self._ticker: asyncio.Task[None] | None = None
+        self._arriving: asyncio.Task[None] | None = None  # a reference, so that it stays
         self.start_button = w.Button(description="start", button_style="primary")
         self.answer_button = w.Button(description="answer", button_style="primary")
         self.next_button = w.Button(description="skip")
@@ -33,7 +36,7 @@ class Panel:
         # Sent when the field is left or Enter is pressed, so no half-typed value lags behind.
         self.field = w.Text(description="answer", continuous_update=False)
         self.letters = w.RadioButtons(description="answer", options=["a"])
-        self.feedback = w.HTMLMath(value=_status([]))
+        self.feedback = w.HTMLMath(value=status([]))
         row = [self.start_button, self.answer_button, self.next_button, self.end_button]
         self.buttons = w.HBox(row)
         body = [self.clock, self.question, self.field, self.letters, self.buttons, self.feedback]
@@ -75,13 +78,13 @@ class Panel:
             self.clock.value = value
 
     def _next(self) -> None:
-        asked = None if self.finished else self.drill.next_question()
+        asked = None if self.finished else self._ask()
         if asked is None:
             self.finish()
             return
         self._tell_time()
-        self.feedback.value = _status([])
-        self.question.outputs = (_markdown(self._text(asked)),)
+        self.feedback.value = status([])
+        self.question.outputs = (markdown(self._text(asked)),)
         self.next_button.description = "skip"
         entry = self._entry(asked)
         self.field.value = ""
@@ -89,6 +92,9 @@ class Panel:
         self.letters.value = None
         self._show_only(entry, self.answer_button, self.next_button, self.end_button)
         entry.focus()
+
+    def _ask(self) -> Asked | None:
+        return self.drill.next_question()
 
     def _text(self, asked: Asked) -> str:
         return f"{asked.text()}\n\n*Answer: {asked.form}.*"
@@ -100,14 +106,28 @@ class Panel:
     def _given(self, asked: Asked) -> str:
         return self._entry(asked).value or ""
 
-    def _on_enter(self, _: Any, content: dict[str, Any], __: Any) -> None:
-        """Enter in the field. The value itself arrives just after this message."""
+    def _on_enter(self, field: Any, content: dict[str, Any], _: Any) -> None:
+        """Enter in a field. The value itself arrives just after this message."""
         if content.get("event") != "submit":
             return
         try:
-            asyncio.get_running_loop().call_later(0.2, self._answer)
+            loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._answer()
+            self._entered(field)
+        else:
+            self._arriving = loop.create_task(self._when_there(field, field.value))
+
+    async def _when_there(self, field: Any, before: str) -> None:
+        """Wait for the value: a moment where none comes, since it is as before; more for an answer,
+        which a busy computer may deliver late."""
+        for _ in range(30 if field is self.field else 12):
+            await asyncio.sleep(LOOK_S)
+            if field.value != before:
+                break
+        self._entered(field)
+
+    def _entered(self, field: Any) -> None:
+        self._answer()
 
     def _answer(self) -> None:
         asked = self.drill.asked
@@ -116,7 +136,7 @@ class Panel:
         entry = self._entry(asked)
         feedback = self.drill.answer(self._given(asked))
         self._tell_time()
-        self.feedback.value = _status(feedback.lines())
+        self.feedback.value = status(feedback.lines())
         if self.drill.over:
             self.finish()
         elif not feedback.again:
@@ -133,19 +153,22 @@ class Panel:
         if self._ticker is not None:
             self._ticker.cancel()
         self._show_only()
-        summary = "".join(f"<li>{inline_html(line)}</li>" for line in self.drill.summary().lines())
+        summary = "".join(f"<li>{inline_html(line)}</li>" for line in self._closing_lines())
         over = "time is up" if self.drill.over else "ended"
         self.feedback.value += (
             f'<div role="status"><b>The drill: {over}</b><ul>{summary}</ul></div>'
         )
 
+    def _closing_lines(self) -> list[str]:
+        return self.drill.summary().lines()
 
-def _status(lines: list[str]) -> str:
+
+def status(lines: list[str]) -> str:
     body = "<br>".join(inline_html(line) for line in lines)
     return f'<div role="status" style="line-height:1.6;margin-top:0.4em">{body}</div>'
 
 
-def _markdown(text: str) -> dict[str, Any]:
+def markdown(text: str) -> dict[str, Any]:
     data = {"text/markdown": text, "text/plain": text}
     return {"output_type": "display_data", "data": data, "metadata": {}}
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from secrets import randbelow
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +36,11 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--scenario", metavar="ID", help="the mock's system design: see --list")
     sub.add_argument("--seed", type=int, help="these questions and numbers, whatever is due")
-    sub.add_argument("--confidence", action="store_true", help="ask how sure you are each time")
+    sub.add_argument(
+        "--confidence",
+        action=argparse.BooleanOptionalAction,
+        help="ask how sure you are before each verdict (default: if you type, not from a pipe)",
+    )
     sub.add_argument("--list", action="store_true", help="topics, levels and scenarios")
     sub.add_argument(
         "--report",
@@ -72,32 +75,15 @@ def run(
 
 
 def _drill(args: argparse.Namespace, bank: Bank, history: History) -> int:
-    from labkit.interview import mock, session, terminal
+    from labkit.interview import terminal
+    from labkit.interview.begin import begin
 
-    seed = randbelow(10**6) if args.seed is None else args.seed
-    plan = None
-    if args.mock is not None:
-        plan = mock.plan(bank, history, args.mock, seed, args.scenario, args.seed is None)
-        items, minutes, kind = plan.items, float(args.mock), "mock"
-    elif args.scenario is not None:
-        raise ValueError("--scenario belongs to a mock interview: add --mock 30 or --mock 45")
-    else:
-        items = session.plan(
-            bank,
-            history,
-            topics=args.topic,
-            level=args.level,
-            weak=args.weak,
-            n=args.n,
-            seed=seed,
-            due=args.seed is None,
-        )
-        minutes, kind = args.minutes, "drill"
+    names = ("topic", "level", "weak", "n", "minutes", "mock", "scenario", "seed")
+    begun = begin(bank, history, **{name: getattr(args, name) for name in names})
     console = terminal.Console(sys.stdin, sys.stdout)
-    size = f"A mock interview of {args.mock} minutes" if plan else f"{len(items)} questions"
-    console.say(f"{size}, {'what is due first' if args.seed is None else f'by seed {seed}'}.")
-    current = session.Session(bank, history, items, seed, minutes, kind)
-    return terminal.run(current, console, plan, args.confidence)
+    console.say(begun.words)
+    asks = console.interactive if args.confidence is None else args.confidence
+    return terminal.run(begun.session, console, begun.mock, asks)
 
 
 def contents(bank: Bank) -> str:

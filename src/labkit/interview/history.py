@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,10 +71,16 @@ class Answered:
 
 @dataclass
 class History:
-    """The learner's answers and cards. path None: kept in memory, for this session only."""
+    """The learner's answers and cards. path None: kept in memory, for this session only.
+
+    Any thread may use it: JupyterLab has a widget's clicks run in another one than the cells.
+    trouble: why it is not kept, "" where it is.
+    """
 
     path: Path | None
     _db: sqlite3.Connection = field(repr=False)
+    trouble: str = ""
+    _lock: Any = field(default_factory=threading.RLock, repr=False)
     _waiting: list[Callable[[sqlite3.Connection], None]] = field(default_factory=list, repr=False)
     _warned: bool = field(default=False, repr=False)
 
@@ -88,7 +95,7 @@ class History:
         try:
             return cls(path, _opened(path))
         except sqlite3.OperationalError as trouble:
-            _warn(f"{path} cannot be opened ({trouble}); this session is not kept")
+            why = f"{path} cannot be opened ({trouble})"
         except sqlite3.DatabaseError as damage:
             aside = _move_aside(path)
             _warn(f"{path.name} was damaged ({damage}). It is kept as {aside}; starting fresh.")
@@ -96,13 +103,14 @@ class History:
         except NewerHistory:
             raise
         except OSError as trouble:
-            _warn(f"{path} cannot be made ({trouble.strerror}); this session is not kept")
-        return cls.in_memory()
+            why = f"{path} cannot be made ({trouble.strerror})"
+        _warn(f"{why}; this session is not kept")
+        return cls.in_memory(why)
 
     @classmethod
-    def in_memory(cls) -> History:
+    def in_memory(cls, why: str = "it was in memory only") -> History:
         """A history that ends with this session."""
-        return cls(None, _migrated(sqlite3.connect(":memory:", isolation_level=None)))
+        return cls(None, _migrated(_connected(":memory:")), why)
 
     @property
     def kept(self) -> bool:
@@ -156,16 +164,18 @@ class History:
         self._write(write)
 
     def _write(self, change: Callable[[sqlite3.Connection], None]) -> None:
-        self._waiting.append(change)
-        try:
-            with _transaction(self._db):
-                for each in self._waiting:
-                    each(self._db)
-            self._waiting.clear()
-        except sqlite3.Error as trouble:
-            if not self._warned:
-                _warn(f"{self.path} cannot be written ({trouble}); trying again at the next answer")
-            self._warned = True
+        with self._lock:
+            self._waiting.append(change)
+            try:
+                with _transaction(self._db):
+                    for each in self._waiting:
+                        each(self._db)
+                self._waiting.clear()
+            except sqlite3.Error as trouble:
+                self.trouble = f"{self.path} cannot be written ({trouble})"
+                if not self._warned:
+                    _warn(f"{self.trouble}; trying again at the next answer")
+                self._warned = True
 
     # ---- reading
 
@@ -175,20 +185,31 @@ class History:
             "SELECT item, topic, level, kind, given, score, seconds, rating, at, met, confidence,"
             " session FROM answers ORDER BY at, id"
         )
-        return [_answered(row) for row in self._db.execute(sql)]
+        return [_answered(row) for row in self._rows(sql)]
 
     def cards(self) -> dict[str, Card]:
         """item -> when it is due, and how well it is known."""
-        rows = self._db.execute("SELECT item, card FROM cards")
+        rows = self._rows("SELECT item, card FROM cards")
         return {name: Card.from_json(text) for name, text in rows}
 
     def n_skipped(self) -> int:
-        return int(self._db.execute("SELECT total(skipped) FROM sessions").fetchone()[0])
+        return int(self._rows("SELECT total(skipped) FROM sessions")[0][0])
+
+    def _rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._db.execute(sql).fetchall()
+
+
+def _connected(path: Path | str) -> sqlite3.Connection:
+    """History's lock, not SQLite, keeps threads apart."""
+    return sqlite3.connect(
+        path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False
+    )
 
 
 def _opened(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
-    db = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)
+    db = _connected(path)
     try:
         db.execute("PRAGMA journal_mode = WAL")  # stays a rollback journal where WAL cannot be
         db.execute("PRAGMA synchronous = FULL")

@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
-from secrets import randbelow
+from pathlib import Path
+from typing import Any
 
 from labkit.device import grading
 from labkit.display import box, in_kernel, put
-from labkit.interview import mock as mocks
 from labkit.interview.bank import load
+from labkit.interview.begin import begin
+from labkit.interview.command import REPORT, contents, write_report
 from labkit.interview.history import History
 from labkit.interview.panel import InterviewPanel
-from labkit.interview.session import Session, plan
+from labkit.predictions import Prediction
 from labkit.questions import Question
 
 
 def show(
     questions: Sequence[Question],
+    predictions: Sequence[Prediction] = (),
     *,
-    topic: str | Sequence[str] = (),
-    level: str | None = None,
-    weak: bool = False,
-    n: int = 10,
-    minutes: float | None = None,
-    mock: int | None = None,
-    scenario: str | None = None,
-    seed: int | None = None,
+    list: bool = False,
+    report: bool | str | Path = False,
+    confidence: bool = True,
+    **choice: Any,
 ) -> None:
     """Show the panel; where there are no widgets, say how to run it. See `inferlab drill --help`.
 
-    Raises ValueError for what cannot be asked.
+    list: what there is to choose from; report: write the page on the history instead (True: under
+    its usual name); choice: as in begin(). Raises ValueError for what cannot be asked.
     """
     if grading():
         return _say("Interview practice is skipped while grading.")
+    if list:
+        text = contents(load(questions))
+        return put(f"<pre>{html.escape(text)}</pre>", text)
+    if report:
+        return _report(questions, predictions, Path(REPORT if report is True else report))
     if not in_kernel():
         return _say("Run this cell in JupyterLab; in a terminal it is `inferlab drill`.")
     from IPython.display import display
 
-    bundle = panel(
-        questions,
-        History.open(),
-        topic=topic,
-        level=level,
-        weak=weak,
-        n=n,
-        minutes=minutes,
-        mock=mock,
-        scenario=scenario,
-        seed=seed,
-    ).box._repr_mimebundle_()
+    made = panel(questions, History.open(), confidence=confidence, **choice)
+    bundle = made.box._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     display({**data, "text/plain": "Interview practice: run this cell again to start."}, raw=True)
     return None
 
 
 def panel(
-    questions: Sequence[Question],
-    history: History,
-    *,
-    topic: str | Sequence[str] = (),
-    level: str | None = None,
-    weak: bool = False,
-    n: int = 10,
-    minutes: float | None = None,
-    mock: int | None = None,
-    scenario: str | None = None,
-    seed: int | None = None,
+    questions: Sequence[Question], history: History, *, confidence: bool = True, **choice: Any
 ) -> InterviewPanel:
-    """The widgets, with a history to keep the answers in."""
-    bank, due = load(questions), seed is None
-    seed = randbelow(10**6) if seed is None else seed
-    if mock is not None:
-        case = mocks.plan(bank, history, mock, seed, scenario, due)
-        return InterviewPanel(Session(bank, history, case.items, seed, float(mock), "mock"), case)
-    topics = [topic] if isinstance(topic, str) else topic
-    items = plan(bank, history, topics=topics, level=level, weak=weak, n=n, seed=seed, due=due)
-    return InterviewPanel(Session(bank, history, items, seed, minutes))
+    """The widgets, with a history to keep the answers in. confidence: ask how sure one is."""
+    return InterviewPanel(begin(load(questions), history, **choice), confidence)
+
+
+def _report(questions: Sequence[Question], predictions: Sequence[Prediction], path: Path) -> None:
+    history = History.open()
+    try:
+        write_report(load(questions), history, predictions, path)
+    finally:
+        history.close()
 
 
 def _say(text: str) -> None:

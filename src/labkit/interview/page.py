@@ -145,7 +145,8 @@ def _history(report: Report) -> str:
 def _calibration(report: Report) -> str:
     parts = []
     if report.bins:
-        parts.append('<p class="soft">Right answers against how sure you said you were.</p>')
+        words = "Right answers against how sure you said you were. Below the line: too sure."
+        parts.append(f'<p class="soft">{words}</p>')
         parts.append(pictures.confidence(report.bins))
     if report.predictions:
         near = sum(is_near(r) for r in report.predictions.values())
@@ -156,7 +157,7 @@ def _calibration(report: Report) -> str:
         parts.append(pictures.predictions(report.predictions))
     if not parts:
         return (
-            '<p class="soft">No predictions lodged in the lessons, and no confidence stated '
-            "(inferlab drill --confidence asks for it).</p>"
+            '<p class="soft">No predictions lodged in the lessons, and no answer with how sure you '
+            "were: a drill asks for it before each verdict.</p>"
         )
     return "".join(parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
@@ -54,7 +54,7 @@ class Session:
     """Runs a Drill over items, in their order, and saves every answer that counts.
 
     confidence: how sure the reader said to be, and notes: what they wrote before they marked an
-    open answer; both are set before drill.answer().
+    open answer; both are set before drill.answer(), and forgotten by next_question().
     """
 
     bank: Bank
@@ -83,6 +83,13 @@ class Session:
     def item(self, asked: Asked) -> Item:
         return self._items[asked.question.id]
 
+    def next_question(self, too_late: Collection[str] = ()) -> Asked | None:
+        """As Drill's, without those that are too late to begin."""
+        self.confidence = None
+        self.notes.clear()
+        self.drill.leave_out(too_late)
+        return self.drill.next_question()
+
     def _save(self, asked: Asked, text: str, feedback: Feedback) -> None:
         if feedback.late:
             return
@@ -102,14 +109,30 @@ class Session:
             self.confidence,
             self.number,
         )
-        self.confidence = None
-        self.notes.clear()
         self.history.save(answer)
         self.saved.append(answer)
 
     def end(self) -> None:
         """Note what was skipped. Nothing else waits to be saved."""
         self.history.note_skipped(self.number, self.drill.summary().n_skipped)
+
+    def closing_lines(self, parts: Sequence[tuple[str, Sequence[Item]]], report: str) -> list[str]:
+        """What the reader is told at the end; parts: of an interview; report: how to get one."""
+        kept = (
+            f"Your history is kept: `{report}` draws a page of it."
+            if self.history.kept
+            else f"**This session could not be kept**: {self.history.trouble}."
+        )
+        return [*self.drill.summary().lines(), *self._marks(parts), kept]
+
+    def _marks(self, parts: Sequence[tuple[str, Sequence[Item]]]) -> list[str]:
+        """Marks with halves and parts of open answers: in all, and for each part."""
+        marks = {answer.item: answer.score for answer in self.saved}
+        lines = [f"{sum(marks.values()):.1f} of {len(marks)} marks, parts and half marks counted"]
+        for head, items in parts:
+            got = [marks[item.id] for item in items if item.id in marks]
+            lines.append(f"- {head}: {sum(got):.1f} of {len(items)}, {len(got)} answered")
+        return lines if marks else []
 
 
 def plan(

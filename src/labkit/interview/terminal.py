@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from labkit.drill import Asked, clock_text
+from labkit.interview import confidence as sure
 from labkit.interview.bank import topic_title
 from labkit.interview.mock import Mock
 from labkit.interview.session import Session
@@ -95,29 +96,14 @@ def run(
     if not console.n_lines and not console.interactive:
         print("inferlab: no answers: the input is empty and no terminal", file=sys.stderr)
         return 2
-    for line in [*session.drill.summary().lines(), *_marks(session, mock)]:
+    parts = mock.parts if mock else ()
+    for line in session.closing_lines(parts, "inferlab drill --report"):
         console.say(line)
-    if session.history.kept:
-        console.say("Your history is kept: inferlab drill --report draws a page of it.")
-    else:
-        console.say("**This session could not be kept**: see the warning above.")
     return status
 
 
-def _marks(session: Session, mock: Mock | None) -> list[str]:
-    """Marks with halves and parts of open answers: in all, and for each part of an interview."""
-    marks = {answer.item: answer.score for answer in session.saved}
-    lines = [f"{sum(marks.values()):.1f} of {len(marks)} marks, parts and half marks counted"]
-    for head, items in mock.parts if mock else ():
-        got = [marks[item.id] for item in items if item.id in marks]
-        lines.append(f"- {head}: {sum(got):.1f} of {len(items)}, {len(got)} answered")
-    return lines if marks else []
-
-
 def _next(session: Session, mock: Mock | None) -> Asked | None:
-    if mock is not None:
-        session.drill.leave_out(mock.too_late(session.drill.remaining()))
-    return session.drill.next_question()
+    return session.next_question(mock.too_late(session.drill.remaining()) if mock else ())
 
 
 def _one(session: Session, console: Console, asked: Asked, confidence: bool) -> None:
@@ -132,10 +118,13 @@ def _one(session: Session, console: Console, asked: Asked, confidence: bool) -> 
         text = _reply(session, console)
         if text is None:
             return  # skipped: next_question() counts it
-        if confidence and not asked.question.rubric:
-            session.confidence = _how_sure(session, console)
+        ends = False
+        if confidence and not asked.question.rubric and asked.can_read(text):
+            ends = not _ask_how_sure(session, console)
         for line in session.drill.answer(text).lines():
             console.say(line)
+        if ends:
+            raise Quit
 
 
 def _talk_through(session: Session, console: Console, asked: Asked) -> bool:
@@ -150,12 +139,14 @@ def _talk_through(session: Session, console: Console, asked: Asked) -> bool:
     return True
 
 
-def _reply(session: Session, console: Console, empty: bool = False) -> str | None:
+def _reply(
+    session: Session, console: Console, empty: bool = False, prompt: str = "> "
+) -> str | None:
     """What is typed at the prompt, with the commands obeyed; None for skip."""
     while True:
         left = session.drill.remaining()
         clock = "" if left == float("inf") else f"[{clock_text(left)} left] "
-        said = console.ask(f"{clock}> ")
+        said = console.ask(clock + prompt)
         match said.casefold():
             case "skip" | "s":
                 return None
@@ -173,11 +164,20 @@ def _reply(session: Session, console: Console, empty: bool = False) -> str | Non
                 return said
 
 
-def _how_sure(session: Session, console: Console) -> float | None:
-    """0 to 1; None where the reader leaves it out."""
-    said = console.ask("How sure are you, in %? (Enter: no answer) ").rstrip("% ")
+def _ask_how_sure(session: Session, console: Console) -> bool:
+    """Ask how sure the answer is; the clock stands. -> False where the reader ends here."""
+    session.clocks.pause()
     try:
-        share = float(said) / 100
-    except ValueError:
-        return None
-    return share if 0 <= share <= 1 else None
+        while True:
+            said = _reply(
+                session, console, empty=True, prompt=f"{sure.QUESTION} (Enter: no answer) "
+            )
+            try:
+                session.confidence = sure.share(said or "")
+                return True
+            except ValueError as trouble:
+                console.say(f"**… try again**: {trouble}")
+    except Quit:
+        return False  # the answer stands, and is judged first
+    finally:
+        session.clocks.go_on()
