@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 SAFETY = 8  # another order of summation, exp and sqrt may each round a little differently
+SMALL = 2e-6  # of the largest number: some roundings in float32, or an eps that was added
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class Comparison:
         )
         if got.dtype.kind == "f" and got.dtype.itemsize < expected.dtype.itemsize:
             tail += (f"  your result is {got.dtype}; the inputs are {expected.dtype}",)
+        elif error.max() < SMALL * np.abs(expected[both]).max(initial=0.0):
+            tail += ("  so small an error: float32 on the way, a rounded or an added number?",)
         n_bad = int((error > allowed).sum())
         if error.size > 1:
             tail += (f"  {n_bad:,} of {error.size:,} numbers are off",)

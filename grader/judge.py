@@ -29,6 +29,7 @@ DEFAULT_HIDDEN_SEED = 20_170_612
 STUB_SAYS = ("write this", "")  # what a body that is still to be written raises
 PASSED_VISIBLE = "all visible checks passed; hidden ones run at grading"
 PASSED_ALL = "all checks passed, the hidden ones too"
+SCALARS = (bool, int, float, str)  # arguments that nobody can change
 
 
 class OutOfTime(BaseException):
@@ -234,14 +235,28 @@ def _brief(value: Any) -> str:
 
 
 def _changed_input(inputs: Mapping[str, Any], case: Case) -> str:
-    if not any(isinstance(value, np.ndarray) for value in inputs.values()):
-        return ""
+    if all(value is None or isinstance(value, SCALARS) for value in inputs.values()):
+        return ""  # nothing that could be changed
     for name, before in case.make().items():
-        if isinstance(before, np.ndarray):
-            after = as_array(inputs[name])
-            if after is None or not np.array_equal(after, before, equal_nan=True):
-                return f"it changes its input {name} in place; work on a copy"
+        if not _unchanged(inputs[name], before):
+            return f"it changes its input {name} in place; work on a copy"
     return ""
+
+
+def _unchanged(after: Any, before: Any) -> bool:
+    """Arrays, numbers, texts, and dicts and sequences of them; other objects may change."""
+    if isinstance(before, np.ndarray):
+        array = as_array(after)
+        return array is not None and np.array_equal(array, before, equal_nan=True)
+    if isinstance(before, Mapping):
+        same_keys = isinstance(after, Mapping) and after.keys() == before.keys()
+        return same_keys and all(_unchanged(after[key], before[key]) for key in before)
+    if isinstance(before, (list, tuple)):
+        same_length = isinstance(after, (list, tuple)) and len(after) == len(before)
+        return same_length and all(map(_unchanged, after, before))
+    if isinstance(before, SCALARS):
+        return type(after) is type(before) and (after == before or before != before)
+    return True
 
 
 @contextlib.contextmanager

@@ -131,6 +131,28 @@ def test_a_changed_input_is_failed_even_with_the_right_result():
     assert "changes its input x in place" in verdict.text()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: record.setdefault("more"),
+        lambda record: record["peaks"].update(bf16=1.0),
+        lambda record: record["names"].append("c"),
+        lambda record: record["row"].fill(0),
+    ],
+)
+def test_a_change_inside_a_dict_is_found_too(change):
+    record = {"peaks": {"bf16": 2.0, "fp8": math.nan}, "names": ["a", "b"], "row": np.ones(3)}
+
+    def answer(record):
+        peak = record["peaks"]["bf16"]
+        change(record)
+        return peak
+
+    one = exercise(lambda record: record["peaks"]["bf16"], (given("one", record=record),))
+    assert judge(one, one.reference).passed
+    assert "changes its input record in place" in judge(one, answer).text()
+
+
 def test_state_kept_between_calls_is_found():
     kept = []
 
@@ -244,6 +266,10 @@ def test_reordered_sums_stay_within_it_and_float32_does_not():
         exercise(double, (given("x", x=rng.normal(size=9)),)), lambda x: x.astype("f4") * 2
     )
     assert "your result is float32; the inputs are float64" in verdict.text()
+    third = exercise(lambda n: n / 3, (given("2", n=2.0),))
+    for nearly in (lambda n: float(np.float32(n) / 3), lambda n: round(n / 3, 6)):
+        assert "so small an error: float32 on the way" in judge(third, nearly).text()
+    assert "so small an error" not in judge(third, lambda n: n / 3.1).text()
 
 
 def test_expected_infinities_and_nans_must_match():

@@ -152,7 +152,7 @@ def token_flops(config: ModelConfig, n_keys: int) -> int:
     - In each layer and each query head, a key costs 2 * d_head FLOPs for its score, and its value
       2 * d_head more for the weighted sum.
 
-    n_keys counts the token's own key. Norms, softmax and rotations are too small to count.
+    n_keys counts the token's own key. What else a layer does (lesson 02) is too small to count.
 
     Example: Llama-3-8B (32 layers, 32 query heads of 128), 1 key: 15,009,316,864 + 524,288.
     Raises ValueError if n_keys is below 1.

@@ -12,7 +12,7 @@
 # - read a data sheet without being fooled, and draw the roofline of a device;
 # - count the parameters of a published model from its configuration, to the last one;
 # - bound the time of a prompt and of each word of the answer, for one user or for a hundred;
-# - say from which number of users on arithmetic is the limit, and when it never is.
+# - say from which number of users on, if from any, arithmetic is the limit.
 #
 # **Time** about 3 h 30 min: 1 h 55 min for fourteen exercises, the rest for reading, measuring, the
 # written answer and the knowledge check.
@@ -70,22 +70,20 @@ from labkit.units import format_bytes, format_quantity, format_seconds
 # gets 223, at the very most. Where do the others go?
 #
 # For each token all weights must be brought from the device's memory to its arithmetic units: 15 GB
-# at 3,350 GB/s. That takes far longer than the arithmetic. The picture shows both clocks, for one
-# token and for a prompt of 2,000 tokens. Both passes bring the same weights, once.
+# at 3,350 GB/s. That takes far longer than the arithmetic. The picture shows both clocks.
 
 # %%
 weights, bandwidth, peak = 7.5e9, 3.35e12, 989.4e12  # weights multiplied, bytes/s, FLOP/s
 roofline_figures.two_clocks(
-    ["one token", "a prompt of 2,000 tokens"],
-    reads_s=[2 * weights / bandwidth] * 2,  # 2 bytes a weight
-    computes_s=[2 * weights * n / peak for n in (1, 2000)],  # 2 FLOPs a weight and token
+    ["one token"],
+    reads_s=[2 * weights / bandwidth],  # 2 bytes a weight
+    computes_s=[2 * weights / peak],  # 2 FLOPs a weight
 )
 
 # %% [markdown]
-# The prompt costs 2,000 times the arithmetic of a token, and less than seven times the time. A token
-# of the answer leaves the arithmetic units idle for 99.7 % of its time. That is why a server lets
-# many users share a pass, why fewer bytes a weight make an answer faster, and why a chip with twice
-# the FLOP/s may not make it faster at all. To say *how much*, we must count.
+# A token of the answer leaves the arithmetic units idle for 99.7 % of its time. And a prompt, whose
+# tokens all go through in one pass? Many users who share a pass, fewer bytes a weight, a chip that
+# computes faster: which of them helps, whom, and *how much*? To say that, we must count.
 
 # %% [markdown]
 # ## 2. Predict
@@ -144,7 +142,7 @@ check("matmul_flops")
 # | `int8`, `fp8` | 1 | 8 bits, lesson 07 |
 # | `int4` | ½ | 4 bits, two to a byte; weights only, as a rule |
 #
-# bf16 ("brain float") is the upper half of a `float32`: the same range of sizes, but only about 3
+# bf16 ("brain float") is the upper half of a `float32`: the same range of sizes, but only 2 to 3
 # significant digits. Weights may be stored in fewer bytes than the rows that meet them.
 #
 # *Worked example.* (3 × 4) times (4 × 5) in bf16: 12 numbers of x, 20 of w and 15 of the result, 47 in
@@ -452,9 +450,9 @@ if ready("forward_flops"):
 #
 # A pass reads every weight of body and head **once**, however many tokens and users it runs. That is
 # what they share. And it reads what they do not share: the kept keys and values of each user, whom
-# engines call a **sequence**. `kv_cache_bytes(config, n_tokens, n_sequences, bytes_per_number)` counts
-# those; it is given here, and you will write it in lesson 04: for each layer, KV head and token,
-# one key and one value of `d_head` numbers.
+# engines call a **sequence**; those that share a pass are a **batch**. `kv_cache_bytes(config,
+# n_tokens, n_sequences, bytes_per_number)` counts the kept ones; it is given here, and you will write
+# it in lesson 04: for each layer, KV head and token, one key and one value of `d_head` numbers.
 #
 # *Worked example.* Llama-3-8B in bf16 keeps 131,072 bytes a token. Two sequences of 1,000 tokens:
 # 15.01 GB of weights and 0.26 GB of cache, 15.27 GB in all.
@@ -499,8 +497,23 @@ if ready("step_bound_s", "device_rates"):
 confront("rl_prefill_ratio")
 
 # %% [markdown]
-# Read the table slowly; it is the economy of serving.
+# The two clocks again, by **your** functions: one token, and a prompt of 2,000.
+
+# %%
+if ready("step_bytes", "forward_flops", "device_rates"):
+    config, h100 = model_preset("llama-3-8b"), device_rates(load_devices()["h100-sxm"], "bf16")
+    passes = {"one token": (1, 0), "a prompt of 2,000 tokens": (2000, 0)}  # new, cached
+    roofline_figures.two_clocks(
+        list(passes),
+        reads_s=[step_bytes(config, n_cached, 1, 2) / h100[0] for _, n_cached in passes.values()],
+        computes_s=[forward_flops(config, *n) / h100[1] for n in passes.values()],
+    )
+
+# %% [markdown]
+# Read picture and table slowly; they are the economy of serving.
 #
+# - The prompt does nearly 2,000 times the arithmetic of a token and takes less than seven times as
+#   long: both passes bring the same weights, once.
 # - A prompt of 50 tokens takes no less than one of 200: both wait for the weights. The prefill of
 #   *this* model on *this* device is compute-bound from about 300 tokens on, not "always".
 # - 32 users get nearly 32 times the tokens of one, while their texts are short. You will read "over

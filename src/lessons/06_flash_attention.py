@@ -72,9 +72,9 @@ flash_figures.traffic_bars(8192, d_head=64, block_q=128)
 # queries they never leave the chip; keys and values are read several times in their place, and it
 # still is a quarter. With a causal mask half of the tiles need not be touched at all.
 #
-# The other gain is room. The scores of **one layer** of an 8B-style model (32 heads) at 8,192 tokens
-# would fill 4.295 GB. In tiles, what is on chip does not depend on the context at all, and in HBM there
-# are only q, k, v and the output, which grow in a line.
+# The other gain is room. The plain way keeps a score for every pair of a query and a key, in every head.
+# In tiles, what is on chip does not depend on the context at all, and in HBM there are only q, k, v and
+# the output, which grow in a line.
 
 # %% [markdown]
 # ## 2. Predict

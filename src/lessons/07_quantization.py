@@ -63,15 +63,15 @@ from labkit.units import format_bytes
 #
 # An 8B-style model holds 8 billion weights: 16 GB in bf16. Every decode step reads all of them, and
 # the keys and values of every user. With 8 bits a weight it is 8 GB, with 4 bits a little over 4 GB.
-# Here are the bytes of one step for 16 users with 8,192 tokens each.
+# Here are the bytes of one step for a single user with 8,192 tokens.
 
 # %%
-cache_gb = kv_cache_bytes(model_preset("8b-style"), 8192, n_sequences=16) / 1e9
+cache_gb = kv_cache_bytes(model_preset("8b-style"), 8192) / 1e9
 quant_figures.step_bytes(["bf16", "int8", "int4, groups of 128"], [16, 8, 4.125], 3 * [cache_gb])
 
 # %% [markdown]
-# Two things to see. Fewer bytes a weight are not as many times more speed: the cache is read as
-# before. And int4 is not exactly half a byte: something else is stored beside the codes.
+# Two things to see. The cache, narrow here, is read as before. And int4 is not exactly half a byte:
+# something else is stored beside the codes.
 #
 # Speed is one reason; room is the other. A 70B-style model takes 140 GB in bf16 and fits on no single
 # device of 80 GB; in 4 bits it does, with room for users.
@@ -187,7 +187,7 @@ confront("qz_zero_share")
 # The whole matrix is off by 3.5 %, which sounds harmless. The ordinary columns are off by 30.8 %, and
 # 40.9 % of their weights are gone. The norm of the matrix is nearly all in the three large columns, and
 # those came through well. **Measure the error by channel**, and give every output channel its own scale:
-# 64 more numbers bring every column below 1 %.
+# 64 scales in place of one bring every column below 1 %.
 #
 # ### What error to expect
 #
@@ -408,8 +408,8 @@ check("matmul_int8")
 # which goes to the even 10: 20.
 #
 # **Too large.** E4M3 has no infinity, and what a conversion does above 448 is a matter of choice: ml_dtypes
-# gives nan from 465 on, PyTorch 2.13 gives 448; for E5M2 both give infinity. Here both formats
-# **saturate**: ±448 and ±57,344, as engines do when they convert.
+# gives nan above 464 (up to there 448 is the nearest), PyTorch 2.13 gives 448; for what E5M2 cannot hold
+# both give infinity. Here both formats **saturate**: ±448 and ±57,344, as engines do when they convert.
 
 # %% exercise="round_fp8"
 from inferlab.fp8 import round_fp8
@@ -435,7 +435,7 @@ if ready("round_fp8", "quantize_absmax", "dequantize"):
 #
 # **MXFP4 and NVFP4** go on in this direction: 4-bit floats (±0, 0.5, 1, 1.5, 2, 3, 4, 6) with a scale for
 # every 32 or 16 of them. In MXFP4 the scale is a power of two, $2^{\lfloor \log_2 \max \rfloor - 2}$: for a
-# largest magnitude of 12 it is 2, since 12/2 = 6 is the largest code.
+# largest magnitude of 24 it is 4, since 24/4 = 6 is the largest code.
 #
 # ### A cache of codes
 #
@@ -582,7 +582,8 @@ if model and ready("search_scales", "quantize_groups", "dequantize"):
 # how many tokens the model hesitates between. Below, the matrices of all 30 layers are rounded by your
 # functions, scheme by scheme, and the model reads one text. Matrices that read the same input are rounded
 # side by side, as one. The scales by activations come from the text above; the perplexity is measured
-# on another one.
+# on another one. Beside it stands **KL**, the mean divergence of the next-token distributions from the
+# exact ones: 0 where nothing changed.
 #
 # **Before you run it:** which int4 scheme will be usable? (It takes about twenty seconds.)
 
@@ -642,13 +643,12 @@ if model and ready(*needed):
     )
 
 # %% [markdown]
-# **Reading it.** 16 bits change nothing that one could see, and so do 8 bits with one scale a channel. In
+# **Reading it.** 16 bits change nothing that one could see, nor do 8 bits with one scale a channel. In
 # 8 bits with one scale for all this text's perplexity hardly moves either, but KL is more than ten times
-# as large. KL is the mean divergence of the next-token distributions from the exact ones; perplexity
-# looks at one token a place, where gains and losses cancel. **Measure more than perplexity.** In 4 bits
-# one scale for all gives a model that babbles. A scale a channel is bad, groups repair much of it, and
-# scales by activations nearly as much again, for hardly a bit: one number an input channel, which is folded
-# into the norm before it.
+# as large: it looks at the whole distribution, perplexity at one token a place, where gains and losses
+# cancel. **Measure more than perplexity.** In 4 bits one scale for all gives a model that babbles. A scale
+# a channel is bad, groups repair much of it, and scales by activations nearly as much again, for next to no
+# memory: one number an input channel, which is folded into the norm before it.
 #
 # A larger model suffers less from the same scheme: 135 million parameters leave little to spare.
 #
@@ -807,9 +807,14 @@ if not grading():
 # %%
 confront("qz_batch_speed")
 
+# %%
+cache_gb = kv_cache_bytes(model_preset("8b-style"), 8192, n_sequences=16) / 1e9
+quant_figures.step_bytes(["bf16", "int8", "int4, groups of 128"], [16, 8, 4.125], 3 * [cache_gb])
+
 # %% [markdown]
-# What fewer bytes buy depends on what else is read: turn the precision of weights and cache, then the
-# batch. Lodge what you expect under "try it" first.
+# The same picture as at the start, for 16 users in place of one. What fewer bytes buy depends on what
+# else is read: turn the precision of weights and cache, then the batch. Lodge what you expect under
+# "try it" first.
 
 # %%
 explore("07")

@@ -77,9 +77,8 @@ moe_figures.held_and_used(
 # routers. There are **16 experts of 2 billion** each (one expert of every layer, added up), and a token
 # takes **2** of them.
 #
-# - All weights: 4 + 16 · 2 = 36 billion.
-# - Those of a token: 4 + 2 · 2 = 8 billion. So a token costs 2 · 8 = 16 GFLOP (lesson 01: 2 FLOPs for each
-#   weight that it uses), like a dense model of 8 billion.
+# A token uses 4 + 2 · 2 = 8 billion weights. So it costs 2 · 8 = 16 GFLOP (lesson 01: 2 FLOPs for each
+# weight that it uses), like a dense model of 8 billion.
 
 # %% [markdown]
 # ## 2. Predict

@@ -5,7 +5,8 @@ from grader.checks.kv_cache.lesson import LESSON
 from grader.checks.kv_cache.quiz import PREDICTIONS, QUESTIONS
 from grader.checks.kv_cache.running import GENERATE, RING
 from grader.checks.kv_cache.sizes import BATCH, CACHE_BYTES, CONTEXT, PER_TOKEN
-from grader.checks.kv_cache.structures import APPEND, RESERVE, TRUNCATE
+from grader.checks.kv_cache.structures import APPEND, RESERVE
+from grader.checks.kv_cache.truncate import TRUNCATE
 
 EXERCISES = (
     ATTEND,

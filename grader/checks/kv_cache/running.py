@@ -169,6 +169,20 @@ RING = Exercise(
                 lambda self: min(self.n_seen + 1, self.window),
             )
         ),
+        "n_seen starts again when the ring is full: it counts all tokens since the start": ring(
+            append=_append_at(
+                lambda self: self.n_seen % self.window,
+                lambda self: self.n_seen % self.window + 1,
+            )
+        ),
+        "the ring is turned the wrong way: its oldest token is in slot n_seen mod window": ring(
+            ordered=_ordered_slots(
+                lambda self: (
+                    (np.arange(_held(self)) - self.n_seen * (self.n_seen > self.window))
+                    % self.window
+                )
+            )
+        ),
         "one token too few: window tokens may be seen, the newest included": ring(
             ordered=_ordered_slots(
                 lambda self: (

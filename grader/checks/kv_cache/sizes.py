@@ -97,6 +97,9 @@ PER_TOKEN = Exercise(
         "counts bits, not bytes": (
             lambda config, bytes_per_number=2: _per_token(config, 8 * bytes_per_number)
         ),
+        "the answer is in KiB: bytes are asked": (
+            lambda config, bytes_per_number=2: _per_token(config, bytes_per_number) / 1024
+        ),
         "assumes 8 KV heads: read n_kv_heads": (
             lambda config, bytes_per_number=2: _per_token(
                 config, bytes_per_number, heads=lambda c: 8

@@ -1,4 +1,4 @@
-"""The cache as a data structure: making room, storing, taking back (lesson 04)."""
+"""The cache as a data structure: making room and storing (lesson 04)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_method(**methods: Callable) -> type:
     return type("KVCache", (KVCache,), methods)
 
 
-def _only(part: str, answer: type) -> type:
+def only(part: str, answer: type) -> type:
     """The reference with only `part` taken from the answer, so that each part is judged alone."""
     if not isinstance(answer, type):
         raise TypeError("KVCache must be a class with the methods reserve, append and truncate")
@@ -36,7 +36,7 @@ def _only(part: str, answer: type) -> type:
     )
 
 
-def _contents(cache: Any) -> dict[str, Any]:
+def contents(cache: Any) -> dict[str, Any]:
     """What the cache holds, layer by layer, without the unused slots."""
     held = {"lengths": list(cache.lengths)}
     for layer, n in enumerate(cache.lengths):
@@ -45,7 +45,7 @@ def _contents(cache: Any) -> dict[str, Any]:
     return held
 
 
-def _raised(action: Callable[[], Any]) -> Any:
+def raised_by(action: Callable[[], Any]) -> Any:
     """What a call raised, as data; None when it raised nothing."""
     try:
         action()
@@ -56,12 +56,12 @@ def _raised(action: Callable[[], Any]) -> Any:
     return None
 
 
-def _cache_inputs(rng: np.random.Generator) -> Inputs:
+def cache_inputs(rng: np.random.Generator) -> Inputs:
     sizes = {"n_layers": 3, "n_kv_heads": int(rng.integers(4, 6)), "n_sequences": 2}
     return {**sizes, "d_head": int(rng.integers(3, 6)), "seed": int(rng.integers(1000))}
 
 
-def _new(
+def new_cache(
     kind: type, inputs: Inputs, capacity: int, dtype: type = np.float32
 ) -> tuple[Any, Callable[[int], np.ndarray]]:
     """An empty cache of these sizes, and a source of (B, n_kv_heads, T, d_head) rows for it."""
@@ -76,15 +76,15 @@ def _new(
     return cache, rows
 
 
-def _fill(cache: Any, rows: Callable, *lengths: int) -> None:
+def fill(cache: Any, rows: Callable, *lengths: int) -> None:
     for T in lengths:
         for layer in range(len(cache.lengths)):
             cache.append(layer, rows(T), rows(T))
 
 
 def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
-    cache, rows = _new(_only("reserve", answer), inputs, capacity=3, dtype=np.float16)
-    _fill(cache, rows, 2)
+    cache, rows = new_cache(only("reserve", answer), inputs, capacity=3, dtype=np.float16)
+    fill(cache, rows, 2)
     cache.append(0, rows(1), rows(1))  # layer 0 is ahead, as in the middle of a pass
     seen: dict[str, Any] = {}
     before = cache.keys
@@ -94,13 +94,13 @@ def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
         cache.reserve(n)
         seen[f"capacity after reserve({n})"] = cache.capacity
         seen[f"values have room for, after reserve({n})"] = cache.values.shape[3]
-        seen |= {f"after reserve({n}), {name}": held for name, held in _contents(cache).items()}
+        seen |= {f"after reserve({n}), {name}": held for name, held in contents(cache).items()}
     seen["number type"] = f"{cache.keys.dtype}, {cache.values.dtype}"
     return seen
 
 
-def _regrow(capacity_for: Callable, copy=True, names=("keys", "values"), dtype=None):
-    """reserve with another capacity, without copying, of some arrays, or in another dtype."""
+def _regrow(capacity_for: Callable, held=None, names=("keys", "values"), dtype=None):
+    """reserve with another capacity, copying held(self) tokens, of some arrays, in any dtype."""
 
     def reserve(self, n_tokens):
         capacity = capacity_for(self.capacity, n_tokens)
@@ -109,8 +109,8 @@ def _regrow(capacity_for: Callable, copy=True, names=("keys", "values"), dtype=N
         for name in names:
             old = getattr(self, name)
             new = np.zeros((*old.shape[:3], capacity, old.shape[4]), dtype or old.dtype)
-            if copy:
-                new[:, :, :, : old.shape[3]] = old
+            n = held(self) if held else old.shape[3]
+            new[:, :, :, :n] = old[:, :, :, :n]
             setattr(self, name, new)
 
     return reserve
@@ -167,7 +167,7 @@ RESERVE = Exercise(
         "new = np.zeros((*old.shape[:3], capacity, old.shape[4]), old.dtype); "
         "new[:, :, :, : old.shape[3]] = old; do it for self.keys and for self.values.",
     ),
-    draw=_cache_inputs,
+    draw=cache_inputs,
     n_draws=3,
     drive=_drive_reserve,
     wrong={
@@ -191,7 +191,15 @@ RESERVE = Exercise(
         "allocates anew although the tokens fit": with_method(
             reserve=_regrow(lambda capacity, n: _doubled(capacity * 2, n))
         ),
-        "what was held is not copied over": with_method(reserve=_regrow(_doubled, copy=False)),
+        "what was held is not copied over": with_method(
+            reserve=_regrow(_doubled, held=lambda self: 0)
+        ),
+        "copies self.n_tokens tokens, as many as the shortest layer holds": with_method(
+            reserve=_regrow(_doubled, held=lambda self: self.n_tokens)
+        ),
+        "the next power of two: double the capacity that there is": with_method(
+            reserve=_regrow(lambda capacity, n: capacity if n <= capacity else _doubled(1, n))
+        ),
         "grows the keys but not the values": with_method(
             reserve=_regrow(_doubled, names=("keys",))
         ),
@@ -207,11 +215,11 @@ RESERVE = Exercise(
 
 
 def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
-    """A prefill of 3 tokens, a step of 1, a chunk of 2; two steps of layer 0 before layer 1 has
-    its own; then a step of a wrong shape."""
-    cache, rows = _new(_only("append", answer), inputs, capacity=4)
+    """A prefill of 3 tokens, a step of 1, chunks of 2 and 5; two steps of layer 0 before layer 1
+    has its own; then a step of a wrong shape."""
+    cache, rows = new_cache(only("append", answer), inputs, capacity=4)
     seen: dict[str, Any] = {}
-    calls = [(0, 3), (1, 3), (2, 3), (0, 1), (0, 2), (1, 1), (2, 2), (1, 1)]
+    calls = [(0, 3), (1, 3), (2, 3), (0, 1), (0, 2), (1, 1), (2, 2), (1, 1), (2, 5)]
     for i, (layer, T) in enumerate(calls, start=1):
         pair = cache.append(layer, rows(T), rows(T))
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -227,12 +235,12 @@ def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
         "one number a head": good[..., :1],
     }.items():
         for side, pair in {"k": (bad, good), "v": (good, bad)}.items():
-            refused = _raised(partial(cache.append, 0, *pair))
+            refused = raised_by(partial(cache.append, 0, *pair))
             seen[f"{what} in {side} is refused with"] = refused and refused.kind
-    return {**seen, **_contents(cache), "capacity after the refusals": cache.capacity}
+    return {**seen, **contents(cache), "capacity after the refusals": cache.capacity}
 
 
-def _appender(start=None, store=None, result=None, check=True, length=None, reserve=True):
+def _appender(start=None, store=None, result=None, check=True, length=None, room=None):
     """append with one step replaced."""
 
     def append(self, layer, k, v):
@@ -240,8 +248,7 @@ def _appender(start=None, store=None, result=None, check=True, length=None, rese
             self.require_fit(k, v)
         begin = start(self, layer) if start else self.lengths[layer]
         end = begin + k.shape[2]
-        if reserve:
-            self.reserve(end)
+        self.reserve(room(begin) if room else end)
         stored_k, stored_v = store(k, v) if store else (k, v)
         self.keys[layer, :, :, begin:end] = stored_k
         self.values[layer, :, :, begin:end] = stored_v
@@ -292,7 +299,7 @@ APPEND = Exercise(
         "Set self.lengths[layer] = end, and return self.keys[layer, :, :, :end] and the same part "
         "of self.values: everything this layer holds, nothing beyond.",
     ),
-    draw=_cache_inputs,
+    draw=cache_inputs,
     n_draws=3,
     drive=_drive_append,
     wrong={
@@ -314,7 +321,19 @@ APPEND = Exercise(
         "starts at self.n_tokens, the shortest layer: use this layer's own length": _appender(
             start=lambda self, layer: self.n_tokens
         ),
-        "no room was made: call self.reserve(end) before storing": _appender(reserve=False),
+        "no room was made: call self.reserve(end) before storing": _appender(room=lambda begin: 0),
+        "room for one token only: a prompt or a chunk brings T of them": _appender(
+            room=lambda begin: begin + 1
+        ),
+        "starts at the length of layer 0: each layer has its own": _appender(
+            start=lambda self, layer: self.lengths[0]
+        ),
+        "returns self.n_tokens tokens, what the shortest layer holds": _appender(
+            result=lambda self, layer, begin, end: (
+                self.keys[layer, :, :, : self.n_tokens],
+                self.values[layer, :, :, : self.n_tokens],
+            )
+        ),
         "the length grows by 1, however many tokens came": _appender(
             length=lambda self, layer, end: self.lengths[layer] + 1
         ),
@@ -331,120 +350,5 @@ APPEND = Exercise(
     right={
         "token by token, copies returned": with_method(append=_append_by_token),
         "joined arrays": with_method(append=_append_concatenate),
-    },
-)
-
-
-def _drive_truncate(answer: type, inputs: Inputs) -> dict[str, Any]:
-    """Hold 6 tokens, keep 4, go on with 1; then ask for the impossible."""
-    cache, rows = _new(_only("truncate", answer), inputs, capacity=4)
-    _fill(cache, rows, 5, 1)
-    cache.append(0, rows(1), rows(1))  # layer 0 holds 7, the others 6
-    seen: dict[str, Any] = {}
-    refused = _raised(lambda: cache.truncate(7))
-    seen["truncate(7) where one layer holds 7 and two hold 6 raises"] = refused and refused.kind
-    cache.truncate(6)
-    seen["lengths after truncate(6)"] = list(cache.lengths)
-    cache.truncate(4)
-    seen |= {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
-    seen["capacity after truncate(4)"] = cache.capacity
-    _fill(cache, rows, 1)
-    seen |= {f"then, {name}": value for name, value in _contents(cache).items()}
-    for n in (7, -1):
-        refused = _raised(partial(cache.truncate, n))
-        seen[f"truncate({n}) with 5 held raises"] = refused and refused.kind
-    cache.truncate(0)
-    return {**seen, "lengths after truncate(0)": list(cache.lengths)}
-
-
-def _truncater(lengths: Callable[[Any, int], list[int]], check: bool = True) -> type:
-    def truncate(self, n_tokens):
-        if check and not 0 <= n_tokens <= self.n_tokens:
-            raise ValueError("out of range")
-        self.lengths = lengths(self, n_tokens)
-
-    return with_method(truncate=truncate)
-
-
-def _truncate_zeroes(self, n_tokens):
-    if not 0 <= n_tokens <= self.n_tokens:
-        raise ValueError("out of range")
-    self.keys[:, :, :, n_tokens:] = 0
-    self.values[:, :, :, n_tokens:] = 0
-
-
-def _truncate_keeps_last(self, n_tokens):
-    if not 0 <= n_tokens <= self.n_tokens:
-        raise ValueError("out of range")
-    first = self.n_tokens - n_tokens
-    for array in (self.keys, self.values):
-        array[:, :, :, :n_tokens] = array[:, :, :, first : first + n_tokens].copy()
-    self.lengths = [n_tokens] * len(self.lengths)
-
-
-def _truncate_cuts(self, n_tokens):
-    if not 0 <= n_tokens <= self.n_tokens:
-        raise ValueError("out of range")
-    self.keys = self.keys[:, :, :, : max(n_tokens, 1)].copy()
-    self.values = self.values[:, :, :, : max(n_tokens, 1)].copy()
-    self.lengths = [n_tokens] * len(self.lengths)
-
-
-def _truncate_copies(self, n_tokens):
-    if n_tokens < 0 or n_tokens > self.n_tokens:
-        raise ValueError("out of range")
-    self.keys, self.values = self.keys[:, :, :, :].copy(), self.values.copy()
-    self.keys[:, :, :, n_tokens:] = self.values[:, :, :, n_tokens:] = 0
-    self.lengths = [n_tokens for _ in self.lengths]
-
-
-def _truncate_loop(self, n_tokens):
-    if n_tokens not in range(self.n_tokens + 1):
-        raise ValueError("out of range")
-    for layer in range(len(self.lengths)):
-        self.lengths[layer] = min(self.lengths[layer], n_tokens)
-
-
-TRUNCATE = Exercise(
-    id="KVCache.truncate",
-    reference=KVCache,
-    lesson=LESSON,
-    points=1,
-    minutes=5,
-    difficulty=1,
-    hints=(
-        "What a layer holds is defined by its length alone. Slots beyond it are unused, whatever "
-        "numbers they contain.",
-        "Check the range first: 0 <= n_tokens <= self.n_tokens, else raise ValueError with both "
-        "numbers.",
-        "self.lengths = [n_tokens] * len(self.lengths)",
-    ),
-    draw=_cache_inputs,
-    n_draws=2,
-    drive=_drive_truncate,
-    wrong={
-        "drops n_tokens tokens; it must keep n_tokens": _truncater(
-            lambda self, n: [self.n_tokens - n] * len(self.lengths)
-        ),
-        "keeps the last n_tokens tokens; it must keep the first": with_method(
-            truncate=_truncate_keeps_last
-        ),
-        "only layer 0 is shortened": _truncater(lambda self, n: [n, *self.lengths[1:]]),
-        "the slots are zeroed but the lengths stay: zeros keep getting attention": with_method(
-            truncate=_truncate_zeroes
-        ),
-        "keeps one token too many": _truncater(
-            lambda self, n: [min(n + 1, self.n_tokens)] * len(self.lengths)
-        ),
-        "the arrays are cut: the memory must stay allocated for the next append": with_method(
-            truncate=_truncate_cuts
-        ),
-        "an impossible length is accepted": _truncater(
-            lambda self, n: [n] * len(self.lengths), check=False
-        ),
-    },
-    right={
-        "zeroes the rest as well": with_method(truncate=_truncate_copies),
-        "layer by layer": with_method(truncate=_truncate_loop),
     },
 )

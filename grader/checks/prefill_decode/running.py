@@ -169,7 +169,7 @@ UNCACHED = Exercise(
             steps=lambda n: max(n - 1, 0)
         ),
         "one pass too many: nobody needs what follows the last token": _uncached(extra=True),
-        "the caller's prompt grows: work on a copy, list(prompt)": _uncached(
+        "it changes its input prompt in place; work on a copy": _uncached(
             start=lambda prompt: prompt
         ),
         "gives a token even where none is asked: test before the pass, not after it": _until_enough,

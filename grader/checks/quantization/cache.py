@@ -42,23 +42,24 @@ def _drive_kv(answer: Any, inputs: Inputs) -> dict[str, Any]:
                 copy = held.copy() if isinstance(held, np.ndarray) else held
                 seen[f"append {call}, layer {layer}: {name} returned"] = copy
             k[:] = v[:] = np.nan  # the caller uses its arrays again
+        if call == 1:  # what is stored stays, even if its largest code is not the top one
+            cache.key_codes = [codes // 2 for codes in cache.key_codes]
         start += T
     for name in ("key_codes", "key_scales", "value_codes", "value_scales"):
         for layer, array in enumerate(getattr(cache, name)):
             seen[f"{name}[{layer}]"] = array
     seen["number type of the codes"] = str(cache.key_codes[0].dtype)
     seen["n_tokens"] = cache.n_tokens
-    seen["bytes in the object"] = _held_bytes(cache)
+    seen["bytes in the object"] = _held_bytes(vars(cache))
     return seen
 
 
-def _held_bytes(cache: Any) -> int:
-    """Bytes of all arrays that an object holds, in lists too."""
-    total = 0
-    for value in vars(cache).values():
-        arrays = value if isinstance(value, list) else [value]
-        total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-    return total
+def _held_bytes(held: Any) -> int:
+    """Bytes of all arrays in here: lists, tuples and dicts may lie in each other."""
+    if isinstance(held, np.ndarray):
+        return held.nbytes
+    parts = held.values() if isinstance(held, dict) else held
+    return sum(map(_held_bytes, parts)) if isinstance(held, (dict, list, tuple)) else 0
 
 
 def _store(cache: Any, layer: int, *pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -120,11 +121,19 @@ def _append_requantizing(self, layer, k, v):
     return _restored(self, layer)
 
 
+def _append_rounding_again(self, layer, k, v):
+    """Restores everything and rounds it again, each head of each token on its own."""
+    for side, old, new in zip(("key", "value"), _restored(self, layer), (k, v), strict=True):
+        codes, scales = quantize_absmax(np.concatenate([old, new], axis=2), self.bits, axis=-1)
+        getattr(self, f"{side}_codes")[layer] = codes
+        getattr(self, f"{side}_scales")[layer] = scales
+    return _restored(self, layer)
+
+
 def _append_with_copies(self, layer, k, v):
-    pair = quantize_absmax(k, self.bits, axis=-1), quantize_absmax(v, self.bits, axis=-1)
-    _store(self, layer, *pair)
+    _store(self, layer, *(quantize_absmax(new, self.bits, axis=-1) for new in (k, v)))
     kept = _restored(self, layer)
-    self.float_keys, self.float_values = [kept[0]], [kept[1]]
+    self.restored = {**getattr(self, "restored", {}), layer: kept}
     return kept
 
 
@@ -189,6 +198,9 @@ KV = Exercise(
         ),
         "what was stored is rounded again at every append: its error grows and its scale moves": (
             _with(_append_requantizing)
+        ),
+        "what was stored is restored and rounded again, token by token: it stays as it is": _with(
+            _append_rounding_again
         ),
         "right numbers, but a floating-point copy is kept: then nothing is saved": _with(
             _append_with_copies

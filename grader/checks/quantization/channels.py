@@ -319,6 +319,8 @@ SEARCH = Exercise(
         Case("activations of a trained model, layer 5", lambda: _real_activations(5)),
         Case("a channel that never fires", lambda: _silent_channel()),
         Case("2 bits", lambda: _draw_search(np.random.default_rng(4))),
+        Case("all channels alike: every alpha errs as much", lambda: _channels_alike()),
+        Case("alphas without 0", lambda: {**_silent_channel(), "alphas": (1.5, 3.0)}),
     ),
     draw=_draw_search,
     n_draws=3,
@@ -335,6 +337,12 @@ SEARCH = Exercise(
             _search(result=lambda s, restored: 1 / s)
         ),
         "keeps the s with the largest error": _search(choose=np.argmax),
+        "the last of equal ones: a later s must have a smaller error": _search(
+            choose=lambda errors: len(errors) - 1 - np.argmin(errors[::-1])
+        ),
+        "plain rounding is tried too where alphas has no 0: try each of alphas": (
+            lambda x, w, group, alphas, bits=4: search_scales(x, w, group, (0.0, *alphas), bits)
+        ),
         "the last alpha is taken without looking at its error": _search(choose=lambda e: -1),
         "alpha 0 always wins: compare the outputs, not the weights, and divide by s again": (
             _search(undo=False)
@@ -366,6 +374,13 @@ SEARCH = Exercise(
         "by way of x.T @ x": _search_gram,
     },
 )
+
+
+def _channels_alike() -> Inputs:
+    """Every size is 4: s is 1, 2 or 4 in all channels, which changes no rounding and no error."""
+    rng = np.random.default_rng(12)
+    x = rng.choice([-4.0, 4.0], size=(10, 8))
+    return {"x": x, "w": rng.normal(size=(8, 6)), "group": 4, "alphas": (0.0, 0.5, 1.0)}
 
 
 def _silent_channel() -> Inputs:

@@ -430,7 +430,7 @@ QUESTIONS = (
         id="qz_q_noise",
         lesson=LESSON,
         points=1,
-        text=lambda p: "When does the rule (mean square error) = step² / 12 stop to hold?",
+        text=lambda p: "When does the rule (mean square error) = step² / 12 cease to hold?",
         choices=(
             "when the step is longer than most of the weights",
             "when the step is far shorter than the weights are",

@@ -34,7 +34,7 @@ def _asymmetric(
     guard: Callable = lambda scales: np.where(scales == 0, 1, scales),
     zero: Callable = lambda low, scales: np.round(-low / scales),
     code: Callable = lambda w, scales, zeros: np.round(w / scales) + zeros,
-    clip: bool = True,
+    clip: Callable | None = lambda bits: 2**bits - 1,
 ) -> Callable:
     """quantize_asymmetric with one step replaced."""
 
@@ -43,7 +43,7 @@ def _asymmetric(
             scales = guard((high(w, axis) - low(w, axis)) / top(bits))
             zeros = zero(low(w, axis), scales)
             codes = np.nan_to_num(code(w, scales, zeros))
-            codes = np.clip(codes, 0, top(bits)) if clip else codes
+            codes = np.clip(codes, 0, clip(bits)) if clip else codes
             return _bytes(codes), scales, _bytes(np.nan_to_num(zeros))
 
     return quantize
@@ -102,6 +102,7 @@ ASYMMETRIC = Exercise(
             "as far below 0 as above: two halves round up",
             w=np.array([[-127.5, 3.0, 127.5], [10, -20, 0]]),
         ),
+        given("the same in 4 bits", w=np.array([[-7.5, 3.0, 7.5], [1, -2, 0]]), bits=4),
         given("zeros and an outlier, one scale a column", w=outlier_matrix(), axis=0),
         given("a slice far above 0, one scale a row", w=outlier_matrix() ** 2 + 7, axis=1),
         given("4 bits, all below 0", w=-np.abs(outlier_matrix()) - 1, bits=4, axis=0),
@@ -115,10 +116,19 @@ ASYMMETRIC = Exercise(
                 high=lambda w, axis: w.max(axis=axis, keepdims=True),
             )
         ),
+        "where all numbers are above 0 the range starts at the smallest: it must reach 0": (
+            _asymmetric(low=lambda w, axis: w.min(axis=axis, keepdims=True))
+        ),
+        "where all numbers are below 0 the range ends at the largest: it must reach 0": (
+            _asymmetric(high=lambda w, axis: w.max(axis=axis, keepdims=True))
+        ),
         "divides by 2**bits: from 0 to 2**bits - 1 there are 2**bits - 1 steps": _asymmetric(
             top=lambda bits: 2**bits
         ),
-        "no clip: two halves rounded up make top + 1, which wraps to 0": _asymmetric(clip=False),
+        "no clip: two halves rounded up make top + 1, which wraps to 0": _asymmetric(clip=None),
+        "clipped to 255 whatever the bits: the last code is 2**bits - 1": _asymmetric(
+            clip=lambda bits: 255
+        ),
         "a slice of zeros gets the scale 0, and 0 / 0 is nan: its scale is 1": _asymmetric(
             guard=lambda scales: scales
         ),

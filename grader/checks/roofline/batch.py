@@ -169,7 +169,7 @@ BATCH = Exercise(
         ),
         "the new token's own key is forgotten: it sees n_cached + 1": _batch(_own_key_forgotten),
         "rounded down: that batch still reads for longer": _or_none(
-            lambda g, w, r, c: max(1, math.floor(w / (c - r)))
+            lambda g, w, r, c: math.floor(w / (c - r))
         ),
         "not rounded: sequences are whole": _or_none(lambda g, w, r, c: w / (c - r)),
         "one too many: rounded up, and one more": _or_none(

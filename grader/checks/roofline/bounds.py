@@ -98,6 +98,15 @@ STEP_BYTES = Exercise(
         "all trained numbers: of the embedding only a row is read": _read(
             lambda c, n, s, b, w: (multiplied(c) + head(c)) * w + _cache(c, n, s, b)
         ),
+        "config.n_params, gains and embedding too: what is multiplied is body and head": _read(
+            lambda c, n, s, b, w: c.n_params * w + _cache(c, n, s, b)
+        ),
+        "the new token's own key and value too: what was kept before is read": _read(
+            lambda c, n, s, b, w: multiplied(c) * w + _cache(c, n + 1, s, b)
+        ),
+        "the cache always takes 2 bytes a number: use bytes_per_number": _read(
+            lambda c, n, s, b, w: multiplied(c) * w + _cache(c, n, s, 2)
+        ),
         "the head is left out": _read(
             lambda c, n, s, b, w: body_params(c) * w + _cache(c, n, s, b)
         ),

@@ -62,6 +62,12 @@ def _fall_back(device: Any, precision: str) -> float:
     return (peaks.get(precision) or peaks["fp16"]) * 1e12
 
 
+def _rates_in_place(device, precision):
+    peak = _peak(device, precision)
+    device["bandwidth_gb_s"] *= 1e9
+    return device["bandwidth_gb_s"], peak
+
+
 def _rates_step_by_step(device, precision):
     for name, tera in device["peak_dense_tflops"].items():
         if name == precision and tera is not None:
@@ -104,6 +110,7 @@ RATES = Exercise(
             _peak(device, precision),
             _bandwidth(device),
         ),
+        "it changes its input device in place; work on a copy": _rates_in_place,
         "still in GB/s and TFLOP/s: bytes/s and FLOP/s are asked": lambda device, precision: (
             device["bandwidth_gb_s"],
             _peak(device, precision) / 1e12,

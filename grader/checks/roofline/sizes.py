@@ -65,6 +65,17 @@ def _whole(c: Any) -> int:
     return _matrices(c) + _biases(c) + _gains(c)
 
 
+class _Seen:
+    """The config as somebody sees it who takes some of its numbers for others."""
+
+    def __init__(self, config: ModelConfig, **taken: int) -> None:
+        self._config = config
+        vars(self).update(taken)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
+
+
 def _shapes(c: Any) -> int:
     """Array by array."""
     d_query, d_kv = c.n_heads * c.d_head, c.n_kv_heads * c.d_head
@@ -115,6 +126,7 @@ ATTENTION = Exercise(
         *CASES,
         given("queries and keys normed over all heads", config=replace(
             PRESETS["llama-3-8b"], qk_norm=True, qk_norm_per_head=False)),
+        given("an output bias alone", config=replace(PRESETS["llama-3-8b"], output_bias=True)),
         given("latent attention", config=model_preset("deepseek-v2-lite")),
     ),
     draw=lambda rng: {
@@ -124,11 +136,14 @@ ATTENTION = Exercise(
         "K and V as wide as the queries: they have n_kv_heads heads only": _attention(
             lambda c: 4 * c.d_model * c.n_heads * c.d_head + _biases(c) + _gains(c)
         ),
+        "K and V, their biases and gains too, as wide as the queries: they have n_kv_heads heads": (
+            _attention(lambda c: _whole(_Seen(c, n_kv_heads=c.n_heads)))
+        ),
         "four matrices of d_model by d_model: read the heads and d_head": _attention(
             lambda c: 4 * c.d_model**2 + _biases(c) + _gains(c)
         ),
         "d_model / n_heads in place of d_head: a config may say otherwise": _attention(
-            lambda c: _whole(replace_d_head(c))
+            lambda c: _whole(_Seen(c, d_head=c.d_model // c.n_heads))
         ),
         "8 query heads for each KV head are assumed: read n_kv_heads": _attention(
             lambda c: (
@@ -146,6 +161,15 @@ ATTENTION = Exercise(
         ),
         "the queries alone have a bias: keys and values have one too": _attention(
             lambda c: _whole(c) - c.attention_bias * 2 * c.n_kv_heads * c.d_head
+        ),
+        "keys or values have no bias: each has one": _attention(
+            lambda c: _whole(c) - c.attention_bias * c.n_kv_heads * c.d_head
+        ),
+        "the output's bias is forgotten: with output_bias d_model numbers more": _attention(
+            lambda c: _whole(c) - c.output_bias * c.d_model
+        ),
+        "output_bias is heeded only beside attention_bias: it stands alone": _attention(
+            lambda c: _whole(c) - (c.output_bias and not c.attention_bias) * c.d_model
         ),
         "attention_bias is taken to cover the output too: that is output_bias": _attention(
             lambda c: _whole(c) + (c.attention_bias - c.output_bias) * c.d_model
@@ -184,18 +208,6 @@ ATTENTION = Exercise(
         "head by head": _attention(_heads),
     },
 )  # fmt: skip
-
-
-def replace_d_head(c: ModelConfig) -> Any:
-    """The config as somebody sees it who divides d_model by n_heads."""
-
-    class Seen:
-        d_head = c.d_model // c.n_heads
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(c, name)
-
-    return Seen()
 
 
 # ---- MLP ----------------------------------------------------------------------------------------
