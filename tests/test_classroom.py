@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from fake_students import Desk, FakeStudent
 from nbgrader.api import Gradebook
@@ -369,10 +370,22 @@ def test_a_dask_cluster_gives_the_same_results(small) -> None:
         address = cluster.scheduler_address
         command = ["grade", LESSON, "--course", str(small.root), "--scheduler", address, "--fresh"]
         assert cli.main(command) == 0
+        beside = [p for p in psutil.Process().children(recursive=True) if _judges(p)]
     there = records(small)
     assert {s: replace(r, seconds=0) for s, r in there.items()} == {
         s: replace(r, seconds=0) for s, r in here.items()
     }
+    assert len(beside) >= 4
+    assert psutil.wait_procs(beside, timeout=20)[1] == []  # none outlives the cluster
+
+
+def _judges(process: psutil.Process) -> bool:
+    """Whether it is a student's zygote, or a process that a dask worker has beside it."""
+    try:
+        command = " ".join(process.cmdline())
+        return "sandbox.zygote" in command or "spawn_main" in command
+    except psutil.Error:
+        return False
 
 
 def test_a_scheduler_that_is_not_there_is_named(small, capsys) -> None:

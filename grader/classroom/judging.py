@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -57,6 +61,7 @@ class Judged:
     seconds: float = 0.0
 
 
+LOST = "the process that judged it ended, twice; see whether memory ran out, and grade it again"
 _one_at_a_time = threading.Lock()  # a worker may have threads; its zygote answers one judge
 
 
@@ -149,6 +154,38 @@ def begin(take: Callable[[], Any] | None) -> None:
     if take is not None:
         zygote = take()
         _given[zygote.isolation.level] = zygote
+
+
+def judge_apart(task: Task) -> Judged:
+    """judge(), in a process beside this one, whose worker runs it in a thread: alarms, and with
+    them the judge's own limits, work in a main thread only.
+    """
+    for _ in range(2):
+        try:
+            return _beside().submit(judge, task).result()
+        except BrokenProcessPool:
+            _beside.cache_clear()
+    return Judged(task.student, fault=LOST)
+
+
+@lru_cache(maxsize=1)
+def _beside() -> ProcessPoolExecutor:
+    # Dask's nanny marks its workers as daemons, which for multiprocessing may have no children.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin_beside)
+
+
+def _begin_beside() -> None:
+    """Start of a process beside a dask worker: it ends with that, however that ends."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    begin(None)
 
 
 def own_zygote(task: Task) -> Zygote:

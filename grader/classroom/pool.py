@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from grader.classroom.judging import Judged, Task
 
 AHEAD = 8  # tasks given to each worker: enough that none idles while results are entered
-LOST = "the process that judged it ended, twice; see whether memory ran out, and grade it again"
 
 
 class Pool(Protocol):
@@ -78,7 +77,7 @@ class Here:
         for task in lost:  # each alone, so that the one at fault takes no other with it
             again: list[Task] = []
             yield from self._run([task], again, n_jobs=1)
-            yield from (judging.Judged(t.student, fault=LOST) for t in again)
+            yield from (judging.Judged(t.student, fault=judging.LOST) for t in again)
 
     def _run(
         self, tasks: Iterable[Task], lost: list[Task], n_jobs: int | None = None
@@ -121,7 +120,7 @@ def _under_way(results: Iterator[Judged | None]) -> Iterator[Judged]:
 
 
 def _in_turn(
-    executor: Any, tasks: Iterator[Task], lost: list[Task], n_workers: int
+    executor: Any, tasks: Iterator[Task], lost: list[Task], n_workers: int, apart: bool = False
 ) -> Iterator[Judged | None]:
     """Keep every worker busy and no more than a few tasks in memory. Stops at a broken pool.
 
@@ -129,11 +128,12 @@ def _in_turn(
     """
     from grader.classroom import judging
 
+    judge = judging.judge_apart if apart else judging.judge
     running: dict[Future, Task] = {}
     try:
         while True:
             while len(running) < n_workers * AHEAD and (task := next(tasks, None)) is not None:
-                running[executor.submit(judging.judge, task)] = task
+                running[executor.submit(judge, task)] = task
             if not running:
                 return
             yield None
@@ -180,7 +180,7 @@ class Cluster:
         if not workers:
             raise ValueError("the dask scheduler has no workers: start some with `dask worker`")
         executor = self._client.get_executor()
-        return _under_way(_in_turn(executor, iter(tasks), [], len(workers)))
+        return _under_way(_in_turn(executor, iter(tasks), [], len(workers), apart=True))
 
 
 def open_pool(n_jobs: int | None, scheduler: str, isolation: str, hide: Sequence[str] = ()) -> Pool:
