@@ -1,5 +1,6 @@
 """The walls: what a student's process can see, write, reach and use up."""
 
+import ctypes
 import os
 import socket
 import time
@@ -12,6 +13,7 @@ from grader.isolated.students import Isolation, OwnFault, Student, Zygote, hidde
 from sandbox import walls
 from sandbox.walls import Limits, View, enter
 
+PR_SET_DUMPABLE = 4
 LEVEL, WHY = walls.level()
 needs_walls = pytest.mark.skipif(LEVEL != "full", reason=f"NOT TESTED: no namespaces here ({WHY})")
 pytestmark = needs_walls
@@ -41,12 +43,17 @@ def test_there_is_no_way_to_the_rest_of_the_course(zygote, name):
     assert said(zygote, source) == "False\nno\n"
 
 
-def inside(view: View, look) -> str:
-    """What `look` says within such walls, run in a process of its own."""
+def inside(view: View, look, user: int | None = None) -> str:
+    """What `look` says within such walls, run in a process of its own, by root as another user."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            if user is not None:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+                ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as for who starts as that user
             enter(view)
             os.write(send, str(look()).encode())
         except BaseException as error:
@@ -57,6 +64,25 @@ def inside(view: View, look) -> str:
         shown = pipe.read()
     os.waitpid(child, 0)
     return shown
+
+
+def test_an_ordinary_user_can_build_the_same_walls():
+    if os.geteuid() != 0:
+        pytest.skip("all tests of this file run as an ordinary user here")
+    seen = {}
+    for user in (None, 1000):
+        shown = inside(View(), _facts, user)
+        if "CannotIsolate" in shown or "PermissionError" in shown:
+            pytest.skip(f"NOT TESTED: an ordinary user may not build walls here ({shown})")
+        seen[user] = shown
+    assert seen[1000] == seen[None]
+    assert "[1] 0000000000000000 2" in seen[1000]
+
+
+def _facts() -> str:
+    status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines())
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return f"{processes} {status['CapEff']} {status['Seccomp']} {sorted(os.listdir('/'))}"
 
 
 @pytest.fixture
