@@ -1,4 +1,4 @@
-"""The judge itself: outcomes, tolerances, diagnosis, laws, counted memory."""
+"""The judge itself: outcomes, tolerances, diagnosis, cases."""
 
 import builtins
 import math
@@ -6,30 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from toy_exercise import toy_exercise
 
 from grader.compare import Comparison, Raised
-from grader.counting import CountedMemory, counts
-from grader.exercise import Case, Exercise, given
+from grader.exercise import Case, given
 from grader.judge import judge
-from grader.law import Law
 from grader.verdict import Outcome
 
 EPS = np.finfo(np.float64).eps
-
-
-def exercise(reference, cases=(), **options) -> Exercise:
-    filled = {
-        "id": "toy",
-        "lesson": "00_toy",
-        "points": 1,
-        "minutes": 1,
-        "difficulty": 1,
-        "hints": ("a", "b", "c"),
-        "wrong": {},
-        "right": {},
-        "cases": cases or (given("one", x=np.arange(3.0)),),
-    }
-    return Exercise(reference=reference, **(filled | options))
 
 
 def double(x):
@@ -40,7 +24,7 @@ def double(x):
 
 
 def test_right_is_passed_and_says_that_hidden_cases_follow():
-    verdict = judge(exercise(double), lambda x: x + x)
+    verdict = judge(toy_exercise(double), lambda x: x + x)
     assert verdict.outcome is Outcome.PASSED
     assert "hidden ones run at grading" in verdict.text()
 
@@ -49,7 +33,7 @@ def test_a_stub_is_not_run():
     def stub(x):
         raise NotImplementedError
 
-    verdict = judge(exercise(double), stub)
+    verdict = judge(toy_exercise(double), stub)
     assert verdict.outcome is Outcome.NOT_RUN
     assert "not written yet" in verdict.text()
 
@@ -69,7 +53,7 @@ def test_a_stub_is_not_run():
     ],
 )
 def test_wrong_is_failed_and_says_why(answer, says):
-    verdict = judge(exercise(double), answer)
+    verdict = judge(toy_exercise(double), answer)
     assert verdict.outcome is Outcome.FAILED
     assert says in verdict.text()
     assert verdict.next_step == 'hint("toy")'
@@ -85,21 +69,21 @@ def test_wrong_is_failed_and_says_why(answer, says):
     ],
 )
 def test_a_right_answer_in_another_container_passes(answer):
-    assert judge(exercise(double), answer).passed
+    assert judge(toy_exercise(double), answer).passed
 
 
 def test_a_whole_number_must_be_one():
-    one = exercise(lambda n: 7 * n, (given("n = 3", n=3),))
+    one = toy_exercise(lambda n: 7 * n, (given("n = 3", n=3),))
     assert judge(one, lambda n: np.int64(21)).passed
     assert "// gives whole numbers" in judge(one, lambda n: 42 / 2).text()
     assert judge(one, lambda n: True).outcome is Outcome.FAILED
-    assert judge(exercise(lambda n: 1, (given("n", n=3),)), lambda n: True).outcome is (
+    assert judge(toy_exercise(lambda n: 1, (given("n", n=3),)), lambda n: True).outcome is (
         Outcome.FAILED
     )
 
 
 def test_exiting_is_a_failure_and_not_an_exit():
-    verdict = judge(exercise(double), lambda x: exit(0))
+    verdict = judge(toy_exercise(double), lambda x: exit(0))
     assert verdict.outcome is Outcome.FAILED
     assert "SystemExit" in verdict.text()
 
@@ -113,7 +97,7 @@ def test_an_endless_loop_ends(monkeypatch):
                 continue
 
     monkeypatch.setattr("grader.judge.TIME_LIMIT_S", 0.2)
-    verdict = judge(exercise(double), answer)
+    verdict = judge(toy_exercise(double), answer)
     assert verdict.outcome is Outcome.FAILED
     assert "a loop that never ends?" in verdict.text()
 
@@ -126,7 +110,7 @@ def test_a_changed_input_is_failed_even_with_the_right_result():
         x *= 2
         return x
 
-    verdict = judge(exercise(double), answer)
+    verdict = judge(toy_exercise(double), answer)
     assert verdict.outcome is Outcome.FAILED
     assert "changes its input x in place" in verdict.text()
 
@@ -148,7 +132,7 @@ def test_a_change_inside_a_dict_is_found_too(change):
         change(record)
         return peak
 
-    one = exercise(lambda record: record["peaks"]["bf16"], (given("one", record=record),))
+    one = toy_exercise(lambda record: record["peaks"]["bf16"], (given("one", record=record),))
     assert judge(one, one.reference).passed
     assert "changes its input record in place" in judge(one, answer).text()
 
@@ -160,7 +144,7 @@ def test_state_kept_between_calls_is_found():
         kept.append(x)
         return 2 * x if len(kept) == 1 else 3 * x
 
-    verdict = judge(exercise(double), answer)
+    verdict = judge(toy_exercise(double), answer)
     assert "something is kept between calls" in verdict.text()
 
 
@@ -170,7 +154,7 @@ def test_a_refusal_that_is_asked_for_must_come():
             raise ValueError(f"x must not be negative, given {x}")
         return math.sqrt(x)
 
-    one = exercise(root, (given("4", x=4.0), given("-1", x=-1.0)))
+    one = toy_exercise(root, (given("4", x=4.0), given("-1", x=-1.0)))
     assert judge(one, root).passed
     verdict = judge(one, lambda x: abs(x) ** 0.5)
     assert "expected a ValueError" in verdict.text()
@@ -181,14 +165,14 @@ def test_prints_do_not_show_unless_it_fails(capsys):
         print("debugging", x)
         return 3 * x
 
-    assert judge(exercise(double), lambda x: print("quiet") or 2 * x).passed
-    verdict = judge(exercise(double), answer)
+    assert judge(toy_exercise(double), lambda x: print("quiet") or 2 * x).passed
+    verdict = judge(toy_exercise(double), answer)
     assert capsys.readouterr().out == ""
     assert "debugging" in verdict.text()
 
 
 def test_a_numpy_warning_is_told():
-    verdict = judge(exercise(double), lambda x: np.exp(1000 + x) * 0)
+    verdict = judge(toy_exercise(double), lambda x: np.exp(1000 + x) * 0)
     assert "NumPy warned: overflow" in verdict.text()
 
 
@@ -196,7 +180,7 @@ def test_a_numpy_warning_is_told():
 
 
 def test_the_diagnosis_names_the_wrong_answer_that_agrees_everywhere():
-    one = exercise(
+    one = toy_exercise(
         lambda n: n**2,
         (given("two", n=2), given("three", n=3), given("five", n=5)),
         wrong={"doubles": lambda n: 2 * n, "cubes": lambda n: n**3, "adds 6": lambda n: n + 6},
@@ -216,7 +200,7 @@ def test_how_an_answer_words_its_refusal_does_not_hide_its_mistake(says):
 
         return answer
 
-    one = exercise(
+    one = toy_exercise(
         refusing(lambda n: 10 * n),
         (given("3", n=3), given("-1", n=-1), given("4", n=4)),
         wrong={"squares": refusing(lambda n: n * n), "doubles": refusing(lambda n: 2 * n)},
@@ -230,7 +214,7 @@ def test_how_an_answer_words_its_refusal_does_not_hide_its_mistake(says):
 
 
 def test_an_ambiguous_case_is_settled_by_the_others():
-    one = exercise(
+    one = toy_exercise(
         lambda n: 0,
         (given("two", n=2), given("three", n=3)),
         wrong={"doubles": lambda n: 2 * n, "squares": lambda n: n**2},
@@ -244,7 +228,7 @@ def test_an_ambiguous_case_is_settled_by_the_others():
 
 def test_the_allowed_error_is_derived_and_printed():
     comparison = Comparison(terms=lambda i: 100, why="a sum of 100 numbers")
-    one = exercise(lambda x: x, (given("1", x=np.ones(4)),), comparison=comparison)
+    one = toy_exercise(lambda x: x, (given("1", x=np.ones(4)),), comparison=comparison)
     allowed = 8 * EPS * 100
     assert judge(one, lambda x: x + 0.9 * allowed).passed
     verdict = judge(one, lambda x: x + 1.1 * allowed)
@@ -259,14 +243,14 @@ def test_reordered_sums_stay_within_it_and_float32_does_not():
         comparison = Comparison(
             terms=lambda i: i["x"].size, magnitude=lambda i: float(np.abs(i["x"]).max())
         )
-        one = exercise(lambda x: float(np.sum(x)), (given("sum", x=x),), comparison=comparison)
+        one = toy_exercise(lambda x: float(np.sum(x)), (given("sum", x=x),), comparison=comparison)
         assert judge(one, lambda x: sum(x.tolist())).passed
         assert judge(one, lambda x: math.fsum(x)).passed
     verdict = judge(
-        exercise(double, (given("x", x=rng.normal(size=9)),)), lambda x: x.astype("f4") * 2
+        toy_exercise(double, (given("x", x=rng.normal(size=9)),)), lambda x: x.astype("f4") * 2
     )
     assert "your result is float32; the inputs are float64" in verdict.text()
-    third = exercise(lambda n: n / 3, (given("2", n=2.0),))
+    third = toy_exercise(lambda n: n / 3, (given("2", n=2.0),))
     for nearly in (lambda n: float(np.float32(n) / 3), lambda n: round(n / 3, 6)):
         assert "so small an error: float32 on the way" in judge(third, nearly).text()
     assert "so small an error" not in judge(third, lambda n: n / 3.1).text()
@@ -296,126 +280,11 @@ def test_a_result_that_is_not_plain_data_is_our_own_fault():
         Comparison().difference(object(), 1, {})
 
 
-# ---- law tests ----------------------------------------------------------------------------------
-
-LAW = np.array([0.5, 0.3, 0.15, 0.05])
-
-
-def frequencies(answer, inputs):
-    """The drive of a law test: how often each outcome came up in 5,000 draws."""
-    rng = np.random.default_rng(inputs["seed"])
-    drawn = [answer(inputs["law"], rng) for _ in range(5_000)]
-    return np.bincount(drawn, minlength=len(inputs["law"]))
-
-
-def law_exercise(seed: int) -> Exercise:
-    return exercise(
-        lambda law, rng: int(rng.choice(len(law), p=law)),
-        (given(f"seed {seed}", law=LAW, seed=seed),),
-        drive=frequencies,
-        expected=lambda inputs: inputs["law"],
-        comparison=Law(),
-        wrong={"uniform": lambda law, rng: int(rng.integers(len(law)))},
-    )
-
-
-def test_a_law_test_passes_right_answers_however_many_uniforms_they_draw():
-    def by_inverse(law, rng):
-        return int(np.searchsorted(np.cumsum(law), rng.random()))
-
-    def by_rejection(law, rng):
-        while True:
-            i = int(rng.integers(len(law)))
-            if rng.random() < law[i] / law.max():
-                return i
-
-    for seed in range(3):
-        assert judge(law_exercise(seed), by_inverse).passed
-        assert judge(law_exercise(seed), by_rejection).passed
-
-
-def test_a_law_test_rejects_wrong_laws_and_names_them():
-    verdict = judge(law_exercise(0), lambda law, rng: int(rng.integers(len(law))))
-    assert verdict.diagnosis == "uniform"
-    assert "probability below 1e-06" in verdict.text()
-    slightly = LAW + np.array([0.06, -0.06, 0, 0])
-    wrong = judge(law_exercise(0), lambda law, rng: int(rng.choice(4, p=slightly)))
-    assert wrong.outcome is Outcome.FAILED
-
-
-def test_the_false_alarm_rate_is_kept():
-    """At a stated rate of 1 %, far fewer than 1 % of 4,000 right samples are rejected."""
-    rng = np.random.default_rng(0)
-    law = Law(false_alarm=0.01)
-    samples = rng.multinomial(2_000, LAW, size=4_000)
-    alarms = sum(law.difference(LAW, sample, {}) is not None for sample in samples)
-    assert alarms <= 40
-
-
-def test_an_impossible_outcome_is_always_found():
-    law = np.array([1.0, 0.0])
-    assert Law().difference(law, np.array([9_999, 1]), {}) is not None
-    assert Law().difference(law, np.array([10_000, 0]), {}) is None
-
-
-# ---- counted memory -----------------------------------------------------------------------------
-
-
-def test_loads_and_stores_are_counted():
-    memory = CountedMemory(a=np.arange(8.0), out=np.zeros(8))
-    for i in range(0, 8, 2):
-        tile = memory.load("a", slice(i, i + 2))
-        memory.store("out", 2 * tile, slice(i, i + 2))
-    assert counts(memory, "out")["loaded_bytes"] == 8 * 8
-    assert memory.stored_bytes == 8 * 8
-    assert (memory.result("out") == 2 * np.arange(8.0)).all()
-
-
-def test_what_was_loaded_is_a_copy():
-    memory = CountedMemory(a=np.zeros(4))
-    memory.load("a", slice(0, 2))[:] = 7
-    assert (memory.result("a") == 0).all()
-
-
-def test_the_peak_shows_whether_the_whole_matrix_was_held():
-    n, block = 512, 32
-    rows = np.random.default_rng(0).normal(size=(n, 16))
-
-    def whole(memory):
-        a = memory.load("a", slice(None))
-        memory.store("out", (a @ a.T).sum(axis=1), slice(None))
-
-    def tiled(memory):
-        for i in range(0, n, block):
-            mine, total = memory.load("a", slice(i, i + block)), np.zeros(block)
-            for j in range(0, n, block):
-                total += (mine @ memory.load("a", slice(j, j + block)).T).sum(axis=1)
-            memory.store("out", total, slice(i, i + block))
-
-    peaks = {}
-    for answer in (whole, tiled):
-        memory = CountedMemory(a=rows, out=np.zeros(n))
-        with memory.watching():
-            answer(memory)
-        peaks[answer.__name__] = memory.peak_bytes
-        assert np.allclose(memory.result("out"), (rows @ rows.T).sum(axis=1))
-    assert peaks["whole"] > n * n * 8
-    assert peaks["tiled"] < n * n * 8 / 10
-
-
-def test_a_missing_array_and_a_wrong_shape_are_named():
-    memory = CountedMemory(a=np.zeros((2, 3)))
-    with pytest.raises(ValueError, match=r"no array 'b'.*\['a'\]"):
-        memory.load("b")
-    with pytest.raises(ValueError, match=r"needs \(3,\), given \(2,\)"):
-        memory.store("a", np.zeros(2), 0)
-
-
 # ---- cases --------------------------------------------------------------------------------------
 
 
 def test_hidden_cases_depend_on_the_seed_and_repeat():
-    one = exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
+    one = toy_exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
     first, again, other = (one.hidden_cases(seed)[0].make()["x"] for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
@@ -424,7 +293,7 @@ def test_hidden_cases_depend_on_the_seed_and_repeat():
 
 
 def test_hard_coding_the_visible_cases_fails_on_the_hidden_ones():
-    one = exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
+    one = toy_exercise(double, draw=lambda rng: {"x": rng.normal(size=3)})
     table = {case.make()["x"].tobytes(): 2 * case.make()["x"] for case in one.visible_cases()}
 
     def answer(x):
@@ -436,7 +305,7 @@ def test_hard_coding_the_visible_cases_fails_on_the_hidden_ones():
 
 def test_a_hidden_named_case_is_not_run_visibly():
     cases = (given("shown", x=1), Case("kept back", lambda: {"x": 2}, hidden=True))
-    one = exercise(lambda x: x * x, cases)
+    one = toy_exercise(lambda x: x * x, cases)
     assert judge(one, lambda x: x).passed
     assert judge(one, lambda x: x, hidden=True).outcome is Outcome.FAILED
 
@@ -450,7 +319,7 @@ def test_a_hidden_named_case_is_not_run_visibly():
 )
 def test_a_verdict_on_a_hidden_case_tells_nothing_of_it(answer, how):
     cases = (given("shown", x=1), Case("kept back", lambda: {"x": 8642}, hidden=True))
-    one = exercise(lambda x: x * x, cases)
+    one = toy_exercise(lambda x: x * x, cases)
     verdict = judge(one, answer, hidden=True)
     text = verdict.text() + verdict.to_html()
     assert f"every visible case is right; on a hidden one {how}" in text
@@ -459,19 +328,19 @@ def test_a_verdict_on_a_hidden_case_tells_nothing_of_it(answer, how):
 
 def test_the_judge_restores_what_it_touches():
     before = builtins.print
-    judge(exercise(double), lambda x: print("x") or 2 * x)
+    judge(toy_exercise(double), lambda x: print("x") or 2 * x)
     assert builtins.print is before
 
 
 def test_where_it_raised_is_told_in_the_learners_own_line():
-    verdict = judge(exercise(double), lambda x: x.reshape(2, 2))
+    verdict = judge(toy_exercise(double), lambda x: x.reshape(2, 2))
     assert "raised ValueError: cannot reshape" in verdict.text()
     assert "at your line" in verdict.text()
     assert "lambda x: x.reshape(2, 2)" in verdict.text()
 
 
 def test_one_twin_on_one_case_is_not_believed():
-    one = exercise(
+    one = toy_exercise(
         lambda n: n**2, (given("two", n=2), given("three", n=3)), wrong={"zero": lambda n: 0}
     )
     assert judge(one, lambda n: 0 if n == 2 else 1).diagnosis == ""
@@ -496,13 +365,13 @@ class Unprintable:
     ids=lambda value: type(value).__name__,
 )
 def test_no_result_whatever_breaks_the_judge(value):
-    assert judge(exercise(double), lambda x: value).outcome is Outcome.FAILED
-    whole = exercise(lambda n: 7 * n, (given("n = 3", n=3),))
+    assert judge(toy_exercise(double), lambda x: value).outcome is Outcome.FAILED
+    whole = toy_exercise(lambda n: 7 * n, (given("n = 3", n=3),))
     assert judge(whole, lambda n: value).outcome is Outcome.FAILED
 
 
 def test_numpy_set_to_raise_does_not_break_the_reference():
-    one = exercise(lambda x: np.exp(-x * 1000), (given("x", x=np.ones(2)),))
+    one = toy_exercise(lambda x: np.exp(-x * 1000), (given("x", x=np.ones(2)),))
     with np.errstate(all="raise"):
         assert judge(one, lambda x: np.exp(-1000 * x)).passed
 
@@ -517,11 +386,11 @@ def test_a_subclass_of_the_error_that_is_asked_for_will_do():
     def reference(x):
         raise ValueError(f"x must be positive, given {x}")
 
-    assert judge(exercise(reference, (given("-1", x=-1),)), strict).passed
+    assert judge(toy_exercise(reference, (given("-1", x=-1),)), strict).passed
 
 
 def test_not_implemented_by_a_library_is_a_failure():
     def answer(x):
         raise NotImplementedError("softmax is not implemented for Long")
 
-    assert judge(exercise(double), answer).outcome is Outcome.FAILED
+    assert judge(toy_exercise(double), answer).outcome is Outcome.FAILED
