@@ -49,6 +49,16 @@ def give_ids(cells: Iterable[NotebookNode], slug: str) -> None:
         cell.id = hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def make_room(cells: Iterable[NotebookNode]) -> None:
+    """Questions that fold open are as tall as a finger or a shaky hand needs (WCAG 2.2, 2.5.8).
+
+    The style stands in the cell itself: no style sheet of ours reaches every front end.
+    """
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace("<summary>", '<summary style="padding:6px 0">')
+
+
 def build_notebook(script: Path, facts: Facts, source_root: Path) -> NotebookNode:
     """The solution notebook of one lesson script.
 
@@ -67,6 +77,7 @@ def build_notebook(script: Path, facts: Facts, source_root: Path) -> NotebookNod
         check_complete(lesson)
         give_ids(cells, script.stem)
         unbound_names(cells)
+        make_room(cells)  # after the ids, which come from the words alone
     except BuildError as error:
         raise BuildError(f"{script.name}, {error}") from error
     notebook = new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)

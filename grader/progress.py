@@ -210,7 +210,8 @@ def _predictions(predicted: Predicted) -> str:
     each = table("Each prediction that was confronted", heads, rows)
     return (
         f'<div style="max-width:40em">{picture}</div>'
-        f'<details><summary style="cursor:pointer">each prediction</summary>{each}</details>'
+        f'<details><summary style="cursor:pointer;padding:6px 0">each prediction</summary>{each}'
+        "</details>"
     )
 
 

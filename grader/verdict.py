@@ -59,7 +59,8 @@ class Verdict:
         colour = COLOURS[self.outcome]
         case = f" &nbsp; case “{html.escape(self.case)}”" if self.case else ""
         body = "\n".join(html.escape(line) for line in self.body())
-        pre = f'<pre style="margin:4px 0 0;white-space:pre-wrap">{body}</pre>' if body else ""
+        wrapped = "white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+        pre = f'<pre style="margin:4px 0 0;{wrapped}">{body}</pre>' if body else ""
         return (
             f'<div class="inferlab-verdict" data-outcome="{self.outcome}" '
             f'style="border-left:4px solid {colour};padding:4px 10px;margin:2px 0">'

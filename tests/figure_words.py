@@ -4,8 +4,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from dark_page import RGB, contrasts
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
@@ -14,11 +16,15 @@ Boxes = Sequence[tuple[Text, Bbox]]
 
 
 class Words(NamedTuple):
-    """A figure, its text alternative, and each text that is drawn with its box in pixels."""
+    """A figure, its text alternative, and each text that is drawn with its box in pixels.
+
+    grounds: the colour that most of a text stands on, for each of texts.
+    """
 
     figure: Figure
     alt: str
     texts: Boxes
+    grounds: Sequence[RGB]
 
 
 def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.MonkeyPatch) -> Words:
@@ -33,11 +39,25 @@ def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.Monk
     draw = Text.draw
     canvas.draw()  # the layout settles
     monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
+    for letters in ("draw_text", "draw_mathtext"):  # only what lies under them is drawn
+        monkeypatch.setattr(RendererAgg, letters, lambda *a, **k: None)
+    canvas.get_renderer().clear()
     figure.draw(canvas.get_renderer())
     shown = {id(text): text for text in drawn if text.get_visible() and text.get_text().strip()}
     boxes = [(text, text.get_window_extent()) for text in shown.values()]
+    paper = np.asarray(canvas.buffer_rgba())[::-1, :, :3]
+    grounds = [_ground(paper, box) for _, box in boxes]
     figure.dpi /= 2
-    return Words(figure, alt, [(text, Bbox(box.get_points() / 2)) for text, box in boxes])
+    return Words(figure, alt, [(text, Bbox(box.get_points() / 2)) for text, box in boxes], grounds)
+
+
+def _ground(paper: np.ndarray, box: Bbox) -> RGB:
+    """The colour of most of the pixels in a box."""
+    left, low, right, high = (max(0, round(edge)) for edge in box.extents)
+    pixels = paper[low:high, left:right].reshape(-1, 3)
+    colours, counts = np.unique(pixels, axis=0, return_counts=True)
+    red, green, blue = colours[counts.argmax()] / 255
+    return float(red), float(green), float(blue)
 
 
 def require_readable(
@@ -47,11 +67,11 @@ def require_readable(
     inside_px: float = -1,
     may_be_small: Callable[[str], bool] = lambda text: False,
 ) -> None:
-    """The figure fits a page, says enough in its alt text, and no text is tiny or cut off.
+    """The figure fits a page, says enough in its alt text; no text is tiny, pale or cut off.
 
     inside_px: how far each text must stay from the figure's edge; -1 leaves a pixel to rounding.
     """
-    figure, alt, texts = words
+    figure, alt, texts, grounds = words
     assert len(alt) > alt_above
     assert figure.get_figwidth() * figure.dpi <= 800
     assert len(texts) > texts_above
@@ -61,6 +81,9 @@ def require_readable(
         assert box.y0 >= inside_px, text.get_text()
         assert box.x1 <= figure.bbox.x1 - inside_px, text.get_text()
         assert box.y1 <= figure.bbox.y1 - inside_px, text.get_text()
+    for (text, _), ground in zip(texts, grounds, strict=True):
+        least = min(contrasts(text.get_color(), ground))  # on a light page, on a dark one
+        assert least >= 4.5, f"{text.get_text()!r} has a contrast of {least:.2f}"
 
 
 def require_apart(texts: Boxes, blank_px: float = 3) -> None:

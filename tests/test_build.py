@@ -140,6 +140,16 @@ def test_cell_ids_stay_when_other_cells_change(toy, tmp_path):
     assert "# The cause stays" in ids[double.id]
 
 
+def test_a_fold_is_tall_enough_to_hit_and_its_cells_id_comes_from_the_words(tmp_path):
+    fold = "<details><summary>Why?</summary>\n\nSo.\n\n</details>"
+    script = SCRIPT + "\n# %% [markdown]\n" + "".join(f"# {x}\n" for x in fold.splitlines())
+    cell = rebuilt(tmp_path, script).cells[-1]
+    assert cell.source.startswith('<details><summary style="padding:6px 0">Why?</summary>')
+    words = nbformat.v4.new_markdown_cell(fold)
+    build.give_ids([words], LESSON)
+    assert cell.id == words.id
+
+
 def replaced(old: str, new: str) -> str:
     assert SCRIPT.count(old) == 1, old
     return SCRIPT.replace(old, new)

@@ -142,6 +142,7 @@ def test_a_notebook_gets_one_image_with_words():
     assert markup.count("<img ") == 1
     assert "It fits, 46.76 GB left" in markup
     assert "data:image/svg+xml;base64," in markup
+    assert 'class="inferlab-figure"' in markup  # dark on a dark page, as every figure
 
 
 @pytest.mark.parametrize("name", [*PICTURES, "memory, narrow"])

@@ -39,7 +39,7 @@ def test_controls_stand_above_one_picture_that_stays_in_the_file(shown):
     explore("04", kv_cache_bytes)
     (controls, _), (picture, how) = shown
     assert "application/vnd.jupyter.widget-view+json" in controls
-    assert picture["text/html"].startswith('<img alt="A bar of the memory')
+    assert '<img alt="A bar of the memory' in picture["text/html"]
     assert "the same" in picture["text/html"]
     assert 'class="x-formulas"' in picture["text/html"]
     assert how["display_id"].startswith("explorer-")
@@ -144,7 +144,7 @@ def test_while_grading_there_is_only_the_picture(shown, monkeypatch):
     monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
     explore("04", kv_cache_bytes)
     ((data, _),) = shown
-    assert data["text/html"].startswith('<img alt="A bar of the memory')
+    assert '<img alt="A bar of the memory' in data["text/html"]
 
 
 def test_where_the_courses_functions_are_away_it_says_so(shown, monkeypatch):

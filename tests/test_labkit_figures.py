@@ -11,6 +11,7 @@ import types
 
 import matplotlib as mpl
 import pytest
+from dark_page import contrasts
 from matplotlib import pyplot as plt
 
 from labkit import display, figures
@@ -63,7 +64,7 @@ def test_an_empty_alt_text_is_refused(alt):
 def test_in_a_notebook_it_is_displayed_and_nothing_is_returned(notebook):
     assert figures.show(_figure(), alt="a line") is None
     (data,) = notebook
-    assert data["text/html"].startswith('<img alt="a line"')
+    assert '<img alt="a line"' in data["text/html"]
     assert data["text/plain"] == "a line"
 
 
@@ -80,17 +81,27 @@ def test_a_title_and_units_are_demanded(title, x, y, message):
         figures.axes(title, x, y)
 
 
-def _luminance(colour: str) -> float:
-    channels = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in mpl.colors.to_rgb(colour)
-    ]
-    return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]
-
-
 @pytest.mark.parametrize("colour", figures.COLOURS)
-def test_every_colour_stands_out_from_white(colour):
-    assert 1.05 / (_luminance(colour) + 0.05) >= 3  # WCAG 2.2, 1.4.11
+def test_every_colour_stands_out_from_the_page(colour):
+    assert min(contrasts(colour, "white")) >= 3  # WCAG 2.2, 1.4.11
+
+
+SHADES = [figures.SHADES(share) for share in (0, 0.25, 0.5, 0.75, 1)]
+
+
+@pytest.mark.parametrize("colour", ["white", figures.SKY, figures.ORANGE, figures.PALE, *SHADES])
+def test_words_can_be_read_on_every_fill_light_and_dark(colour):
+    assert min(contrasts(figures.INK, colour)) >= 4.5  # WCAG 2.2, 1.4.3
+
+
+@pytest.mark.parametrize(("fontsize", "least"), [(11, 236), (4, 400)])
+def test_no_letter_is_shown_smaller_than_nine_pixels(fontsize, least):
+    figure = _figure()  # 400 pixels wide; its ticks are of 11 points
+    figure.axes[0].xaxis.label.set_fontsize(fontsize)
+    markup = figures.show(figure, alt="a line")
+    assert f"min-width:{least}px" in markup
+    assert 11 / 72 * 100 * least / 400 >= 9  # 100 dots an inch, shown at least / 400 of its width
+    assert markup.index("overflow-x:auto") < markup.index("<img ")  # in a frame that scrolls
 
 
 def test_lines_differ_in_more_than_colour():

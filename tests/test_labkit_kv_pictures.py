@@ -60,7 +60,7 @@ def test_no_words_overlap(words):
 
 @pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_words_in_a_box_stay_in_it(words):
-    figure, _, texts = words
+    figure, _, texts, _ = words
     boxes = [p.get_window_extent() for p in figure.axes[0].patches if isinstance(p, Rectangle)]
     n_inside = 0
     for text, box in texts:

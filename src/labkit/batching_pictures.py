@@ -15,10 +15,9 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from inferlab.batching import Job, seat_use
-from labkit.figures import INK, apply_style, axes
+from labkit.figures import INK, SKY, apply_style, axes
 from labkit.kv_figures import (
     BELOW,
-    BLUE,
     GREY,
     ORANGE,
     PALE,
@@ -31,9 +30,8 @@ from labkit.kv_figures import (
 )
 
 LETTERS = "ABCDEFGHIJKL"
-BUSY: Look = {"facecolor": BLUE, "edgecolor": "white", "linewidth": 1.5}
 IDLE: Look = {"facecolor": "white", "edgecolor": GREY, "linewidth": 1, "hatch": "////"}
-OWN: Look = {"facecolor": BLUE, "edgecolor": INK, "linewidth": 1}
+OWN: Look = {"facecolor": SKY, "edgecolor": INK, "linewidth": 1}
 SHARED: Look = {"facecolor": ORANGE, "edgecolor": INK, "linewidth": 1, "hatch": "///"}
 FREE: Look = {"facecolor": "white", "edgecolor": GREY, "linewidth": 1, "linestyle": ":"}
 ONLY_HERE: Look = {"facecolor": PALE, "edgecolor": INK, "linewidth": 1}
@@ -66,7 +64,7 @@ def seat_timeline_figure(
         said.append(f"{name}: {use}; jobs begin in steps {listed([str(s) for s in starts])}")
     panels[1].set_xlabel("step (number)")
     panels[1].set_xlim(0, last)
-    handles = [Patch(label="a job's steps", **BUSY), Patch(label="an empty seat", **IDLE)]
+    handles = [Patch(label="a job's steps", **OWN), Patch(label="an empty seat", **IDLE)]
     figure.legend(handles=handles, ncols=2, **BELOW)
     return figure, (
         f"Two timelines of {n_seats} seats for {len(jobs)} jobs. {'. '.join(said)}. In the upper "
@@ -81,9 +79,9 @@ def _seats(plot: Axes, jobs: Sequence[Job], starts: Sequence[int], n_seats: int,
     for i, (job, start) in enumerate(zip(jobs, starts, strict=True)):
         seat = next(s for s in range(n_seats) if free_at[s] <= start)
         free_at[seat] = start + job.n_steps
-        plot.add_patch(Rectangle((start, seat + 0.1), job.n_steps, 0.8, **BUSY))
+        plot.add_patch(Rectangle((start, seat + 0.1), job.n_steps, 0.8, **OWN))
         middle = (start + job.n_steps / 2, seat + 0.5)
-        plot.text(*middle, LETTERS[i], ha="center", va="center", color="white", weight="bold")
+        plot.text(*middle, LETTERS[i], ha="center", va="center", weight="bold")
     plot.set(ylim=(n_seats, 0), ylabel="seat (number)")
     plot.set_yticks([seat + 0.5 for seat in range(n_seats)], [str(s) for s in range(n_seats)])
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -153,9 +151,9 @@ def _box(
 ) -> None:
     plot.add_patch(Rectangle((x, y), width, height, **look))
     words = f"{text}\n{more}" if more else text
-    plot.text(
-        x + width / 2, y + height / 2, words, ha="center", va="center", fontsize=11, bbox=PLAIN
-    )
+    behind: Look = {"bbox": PLAIN} if "hatch" in look else {}
+    middle = (x + width / 2, y + height / 2)
+    plot.text(*middle, words, ha="center", va="center", fontsize=11, **behind)
 
 
 # ---- names of pages ----------------------------------------------------------------------------

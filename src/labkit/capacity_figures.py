@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from labkit.display import put, table
-from labkit.figures import COLOURS, INK, LINES, MARKERS, axes
+from labkit.figures import COLOURS, INK, LINES, MARKERS, axes, plain_log
 from labkit.kv_figures import BELOW, Drawn, Look, Numbers, require_between, shown
 from labkit.units import format_seconds
 
@@ -59,7 +59,8 @@ def memory_bar_figure(bars: Mapping[str, Mapping[str, float]], memory_bytes: flo
         over = left > memory_bytes / 1e9 * 1.0001
         label = f"{name}{': does not fit' if over else ''}"
         ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the end of memory
-        plot.text(0, row - 0.36, label, va="center", zorder=5, bbox=ground)
+        clear: Look = {"xytext": (4, 0), "textcoords": "offset points", "zorder": 5}  # of the axis
+        plot.annotate(label, (0, row - 0.36), va="center", bbox=ground, **clear)
         said.append(f"{name}{' (does not fit)' if over else ''}: {', '.join(words)}")
     plot.axvline(memory_bytes / 1e9, label="end of memory", **LIMIT)
     plot.set_xlim(0, None)
@@ -97,8 +98,7 @@ def users_by_context_figure(
     plot.set_yscale("log")
     plot.set_xticks(list(contexts), [_short(n) for n in contexts])
     plot.xaxis.set_minor_formatter(NullFormatter())
-    plot.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
-    plot.yaxis.set_minor_formatter(NullFormatter())
+    plain_log(plot.yaxis)
     figure.legend(ncols=2, handlelength=3, **BELOW)
     return figure, (
         f"Lines on logarithmic axes: users that fit by context, for {what}. {'; '.join(said)}."
@@ -241,6 +241,7 @@ def load_timeline_figure(
         end: Look = {"linestyle": "", "marker": "D", "markersize": 5, "color": COLOURS[1]}
         plot.plot([sent + bound], [row], label=label("its end by the bound"), **end)
     plot.set_ylim(len(sent_s) - 0.4, -0.6)
+    plot.yaxis.set_major_locator(MaxNLocator(integer=True))
     plot.set_xlim(0, None)
     plot.grid(False, axis="y")
     figure.legend(ncols=3, **BELOW)

@@ -19,7 +19,11 @@ import matplotlib as mpl
 from cycler import cycler
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from labkit.display import ipython, put
 
@@ -28,6 +32,10 @@ COLOURS = ("#3f90da", "#bd1f01", "#832db6", "#e76300", "#717581", "#a96b59")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
 INK = "#22252b"
+# What words in INK may stand on: a contrast of 4.5 on a light page, and on a dark one, where both
+# change places and stronger colours come too near the ink.
+SKY, ORANGE, PALE = "#8fc1ee", "#f7b27a", "#eef1f4"
+SHADES = LinearSegmentedColormap.from_list("shades", ["white", SKY])
 # A white box glares on a dark page: there light and dark change places and the hues stay. The pages
 # are JupyterLab's, VS Code's and the course's site; wherever style is stripped it stays white.
 DARK_PAGES = (
@@ -39,6 +47,8 @@ ON_DARK = (
     f"<style>{','.join(f'{page} img.inferlab-figure' for page in DARK_PAGES)}"
     "{filter:invert(.93) hue-rotate(180deg)!important}</style>"
 )
+
+READABLE_PX = 9  # no letter of a figure gets smaller: on a narrower page the figure scrolls
 
 STYLE: Any = {
     "axes.prop_cycle": cycler(color=COLOURS) + cycler(linestyle=LINES) + cycler(marker=MARKERS),
@@ -121,6 +131,18 @@ def sheet(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     return figure, plot
 
 
+def plain_log(axis: Axis) -> None:
+    """Plain numbers on a logarithmic axis: at the decades, at 2 and 5 too where those are few."""
+    low, high = sorted(axis.get_view_interval())
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,), numticks=20))
+    axis.set_major_formatter(FuncFormatter(plain_number))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain_number(value: float, _: object = None) -> str:
+    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+
+
 def say(
     plot: Axes, x: float, y: float, text: str, ha: str = "left", size: int = 12, **look: str
 ) -> None:
@@ -142,10 +164,24 @@ def img(fig: Figure, alt: str) -> str:
         fig.savefig(png, format="png", dpi=2 * fig.dpi, metadata={"Software": None})
     width = round(fig.get_figwidth() * fig.dpi)
     plt.close(fig)
-    data = base64.b64encode(png.getvalue()).decode("ascii")
+    return framed("image/png", png.getvalue(), alt, width, least_width(fig))
+
+
+def least_width(fig: Figure) -> int:
+    """The width in pixels at which the smallest letters of a drawn figure are READABLE_PX high."""
+    sizes = [float(t.get_fontsize()) for t in fig.findobj(Text) if t.get_visible() and t.get_text()]
+    smallest_px = min(sizes, default=12) * fig.dpi / 72
+    return round(min(1, READABLE_PX / smallest_px) * fig.get_figwidth() * fig.dpi)
+
+
+def framed(kind: str, picture: bytes, alt: str, width: int, least: int) -> str:
+    """An HTML <img> in a frame that scrolls where the page has less than its least width."""
+    data = base64.b64encode(picture).decode("ascii")
+    look = f"max-width:100%;min-width:{least}px;height:auto"
     return (
+        f'<div class="inferlab-frame" tabindex="0" style="overflow-x:auto">'
         f'<img alt="{html.escape(alt, quote=True)}" class="inferlab-figure" width="{width}" '
-        f'style="max-width:100%;height:auto" src="data:image/png;base64,{data}">{ON_DARK}'
+        f'style="{look}" src="data:{kind};base64,{data}"></div>{ON_DARK}'
     )
 
 

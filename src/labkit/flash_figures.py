@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from labkit.figures import COLOURS, INK, apply_style, axes
+from labkit.figures import COLOURS, INK, SKY, apply_style, axes
 from labkit.kv_figures import (
     BELOW,
     BLUE,
@@ -34,7 +34,7 @@ from labkit.kv_figures import (
 )
 from labkit.units import format_bytes, format_seconds
 
-ROWS: Look = {"facecolor": BLUE, "edgecolor": INK, "linewidth": 1}
+ROWS: Look = {"facecolor": SKY, "edgecolor": INK, "linewidth": 1}
 SCORES: Look = {"facecolor": ORANGE, "edgecolor": INK, "linewidth": 1, "hatch": "///"}
 WEIGHTS: Look = {"facecolor": PALE, "edgecolor": INK, "linewidth": 1, "hatch": "..."}
 WHOLE: Look = {"facecolor": BLUE, "edgecolor": "white", "linewidth": 2}

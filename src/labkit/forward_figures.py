@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.figures import COLOURS, INK, axes, say, sheet
+from labkit.figures import COLOURS, INK, SHADES, axes, say, sheet
 from labkit.kv_figures import BLUE, EMPTY, GREY, PALE, Drawn, Look, listed, shown
 
-WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", "#3f90da", "#123a63"])
 LINE: Look = {"color": INK, "linewidth": 1.4, "linestyle": "-", "marker": ""}
 ARROW: Look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
 PART: Look = {"facecolor": "#dbeafa", "edgecolor": BLUE, "linewidth": 1.4}
@@ -165,13 +163,12 @@ def attention_map_figure(weights: np.ndarray, words: Sequence[str], title: str) 
     if weights.shape != (n, n) or not 1 <= n <= 14:
         raise ValueError(f"weights must be ({n}, {n}) for {n} words (1 to 14), {weights.shape}")
     figure, plot = axes(title, "looks at (token)", "the query of (token)", size=(7.6, 6.2))
-    plot.imshow(weights, cmap=WEIGHTS, vmin=0, vmax=1, aspect="auto")
+    plot.imshow(weights, cmap=SHADES, vmin=0, vmax=1, aspect="auto")
     for t in range(n):
         for s in range(t + 1):
             if weights[t, s] >= 0.095:
-                dark = weights[t, s] > 0.65
-                plot.text(s, t, f"{weights[t, s]:.0%}"[:-1], ha="center", va="center",
-                          fontsize=11, color="white" if dark else INK)  # fmt: skip
+                percent = f"{weights[t, s]:.0%}"[:-1]
+                plot.text(s, t, percent, ha="center", va="center", fontsize=11)
     plot.set_xticks(range(n), words, rotation=45, ha="right", rotation_mode="anchor")
     plot.set_yticks(range(n), words)
     plot.grid(False)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes
+from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes, plain_log, plain_number
 from labkit.kv_figures import BELOW, BOUND, EMPTY, NEW, Drawn, Look, require_between, shown
 from labkit.units import format_bytes, format_seconds
 
@@ -114,7 +114,7 @@ def cache_growth_figure(contexts: Sequence[int], sizes: Mapping[str, Numbers]) -
     plot.xaxis.set_minor_locator(NullLocator())
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     plot.set_xlim(0.8 * contexts[0], 1.5 * contexts[-1])
-    _plain_decades(plot)
+    plain_log(plot.yaxis)
     figure.legend(ncols=3, handlelength=3.2, **BELOW)
     ends = "; ".join(
         f"{name}: {format_bytes(values[0])} at {contexts[0]:,} tokens, {format_bytes(values[-1])} "
@@ -126,12 +126,6 @@ def cache_growth_figure(contexts: Sequence[int], sizes: Mapping[str, Numbers]) -
         "sliding windows they rise more slowly, or not at all, once the windows are full. "
         f"{ends}."
     )
-
-
-def _plain_decades(plot: Axes) -> None:
-    plot.yaxis.set_major_locator(LogLocator(numticks=12))
-    plot.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    plot.yaxis.set_minor_formatter(NullFormatter())
 
 
 # ---- where decode attention stands on the roofline ---------------------------------------------
@@ -162,8 +156,8 @@ def roofline_figure(
     )  # fmt: skip
     plot.set_xscale("log")
     plot.set_yscale("log")
-    plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _plain_decades(plot)
+    plot.xaxis.set_major_formatter(FuncFormatter(plain_number))
+    plain_log(plot.yaxis)
     figure.legend(ncols=2, **BELOW)
     said = "; ".join(
         f"{name} at {intensities[name]:,.3g} FLOP/byte, {reached[name]:,.3g} TFLOP/s"
@@ -210,7 +204,7 @@ def decode_times_figure(
     plot.xaxis.set_major_locator(FixedLocator(list(contexts)))
     plot.xaxis.set_minor_locator(NullLocator())
     plot.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    _plain_decades(plot)
+    plain_log(plot.yaxis)
     figure.legend(ncols=2, handlelength=3, **BELOW)
     said = "; ".join(
         f"{name}: {format_seconds(values[-1])}"

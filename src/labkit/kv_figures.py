@@ -20,7 +20,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from labkit.figures import COLOURS, INK, apply_style, axes, show
+from labkit.figures import COLOURS, INK, ORANGE, PALE, SKY, apply_style, axes, plain_number, show
 from labkit.units import format_seconds
 
 Drawn = tuple[Figure, str]
@@ -28,9 +28,8 @@ Numbers = Sequence[float]
 Look = dict[str, Any]
 P = ParamSpec("P")
 
-BLUE, RED, ORANGE = COLOURS[0], COLOURS[1], "#f7b27a"
-GREY, PALE = "#8a8f98", "#eef1f4"
-NEW: Look = {"facecolor": BLUE, "edgecolor": INK, "linewidth": 1}
+BLUE, RED, GREY = COLOURS[0], COLOURS[1], "#8a8f98"
+NEW: Look = {"facecolor": SKY, "edgecolor": INK, "linewidth": 1}
 KEPT: Look = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1, "hatch": "///"}
 HELD: Look = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1}
 EMPTY: Look = {"facecolor": "white", "edgecolor": GREY, "linewidth": 1, "linestyle": ":"}
@@ -163,7 +162,7 @@ def _log_scales(plot: Axes, lengths: Sequence[int], milliseconds: Numbers) -> No
     plot.xaxis.set_minor_locator(NullLocator())
     decades = math.log10(max(milliseconds) / min(milliseconds))
     plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2.5 else (1,), numticks=20))
-    plot.yaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.yaxis.set_major_formatter(FuncFormatter(plain_number))
     plot.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -236,7 +235,7 @@ def drift_bars_figure(causal: Numbers, bidirectional: Numbers) -> Drawn:
     plot.set_ylim(0, room * max(*causal, *bidirectional) or 1)
     plot.set_xlim(-0.6, len(causal) - 0.4)
     plot.set_xticks(range(len(causal)))
-    plot.yaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.yaxis.set_major_formatter(FuncFormatter(plain_number))
     plot.grid(False, axis="x")
     figure.legend(ncols=2, **BELOW)
     return figure, (
@@ -329,7 +328,7 @@ def model_bars_figure(names: Sequence[str], bytes_per_token: Numbers) -> Drawn:
     plot.bar_label(bars, [_kib(value) for value in kib], padding=5, fontsize=12)
     plot.set_xlim(0, 1.22 * max(kib))
     plot.xaxis.set_major_locator(MaxNLocator(6))
-    plot.xaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.xaxis.set_major_formatter(FuncFormatter(plain_number))
     plot.invert_yaxis()
     plot.grid(False, axis="y")
     listed = "; ".join(f"{name} {_kib(value)}" for name, value in zip(names, kib, strict=True))
@@ -349,10 +348,6 @@ def listed(values: Sequence[object]) -> str:
 
 def token_count(n: int) -> str:
     return f"{n:,} token{'s' if n != 1 else ''}"
-
-
-def _plain(value: float, _: object = None) -> str:
-    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
 def _grid(plot: Axes, n_rows: int, n_columns: int, x: str, y: str) -> None:

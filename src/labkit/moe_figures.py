@@ -17,7 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes
+from labkit.figures import COLOURS, INK, LINES, MARKERS, SHADES, SKY, apply_style, axes
 from labkit.kv_figures import BELOW, BLUE, GREY, ORANGE, PALE, Drawn, Look, Numbers, shown
 
 # ---- held and used ------------------------------------------------------------------------------
@@ -83,11 +83,10 @@ def routing_figure(
     for start, chosen, shares in zip(at_word, experts, weights, strict=True):
         _links(plot, start, [at_expert[e] for e in chosen], [float(w) for w in shares])
     for word, y in zip(words, at_word, strict=True):
-        _box(plot, 0, y, word, BLUE, "white")
+        _box(plot, 0, y, word, SKY)
     for expert, y in enumerate(at_expert):
         n = int((experts == expert).sum())
-        look = (ORANGE, INK) if n else (PALE, INK)
-        _box(plot, 6, y, f"expert {expert}: {n} row{'s' * (n != 1)}", *look, wide=2.1)
+        _box(plot, 6, y, f"expert {expert}: {n} row{'s' * (n != 1)}", ORANGE if n else PALE)
     plot.text(0, -0.35, "tokens", ha="center", va="bottom", weight="bold", fontsize=12)
     plot.text(6, -0.35, "experts", ha="center", va="bottom", weight="bold", fontsize=12)
     plot.set_title("Who goes where, and with which weight", pad=22)
@@ -115,10 +114,10 @@ def _links(plot: Axes, start: float, ends: Sequence[float], weights: Sequence[fl
         plot.plot([1.85, 4.9], [y, ends[choice]], color=GREY, linestyle="-", marker="", **look)
 
 
-def _box(plot: Axes, x: float, y: float, text: str, face: str, ink: str, wide: float = 2.1) -> None:
+def _box(plot: Axes, x: float, y: float, text: str, face: str, wide: float = 2.1) -> None:
     look: Look = {"facecolor": face, "edgecolor": INK, "linewidth": 1, "zorder": 2}
     plot.add_patch(Rectangle((x - wide / 2, y - 0.33), wide, 0.66, **look))
-    plot.text(x, y, text, ha="center", va="center", color=ink, fontsize=12, zorder=3)
+    plot.text(x, y, text, ha="center", va="center", fontsize=12, zorder=3)
 
 
 # ---- how evenly ---------------------------------------------------------------------------------
@@ -135,13 +134,12 @@ def use_map_figure(share: np.ndarray, entropy_bits: Sequence[float], title: str)
     size = (7.6, 1.9 + 0.62 * n_layers)
     figure, plot = axes(title, "expert (number)", "layer (number)", size=size)
     top = max(0.01, share.max())
-    plot.imshow(share, cmap="Blues", vmin=0, vmax=1.25 * top, aspect="auto")
+    plot.imshow(share, cmap=SHADES, vmin=0, vmax=top, aspect="auto")
     for layer in range(n_layers):
         for expert in range(n_experts):
             value = share[layer, expert]
-            ink = "white" if value > 0.75 * top else INK
             text = f"{100 * value:.0f} %"
-            plot.text(expert, layer, text, ha="center", va="center", color=ink, fontsize=12)
+            plot.text(expert, layer, text, ha="center", va="center", fontsize=12)
         plot.text(n_experts - 0.3, layer, f"{entropy_bits[layer]:.2f} bits", va="center")
     plot.text(n_experts - 0.3, -0.62, "entropy", va="bottom", fontsize=12, weight="bold")
     plot.set_xlim(-0.5, n_experts + 0.9)

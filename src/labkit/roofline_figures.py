@@ -15,9 +15,9 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes
+from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes, plain_log, plain_number
 from labkit.kv_figures import BELOW, BLUE, GREY, ORANGE, PALE, RED, Drawn, Look, Numbers, shown
 from labkit.units import format_quantity, format_seconds
 
@@ -198,6 +198,7 @@ def own_roof_figure(
     plot.plot(grid, _giga(roof), color=RED, linestyle="--", marker="", label="the roof (predicted)")
     plot.plot(intensities, _giga(flops_per_s), label="measured", clip_on=False, **MEASURED)
     look: Look = {"textcoords": "offset points", "ha": "left", "va": "top", "fontsize": 11}
+    look["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # over the roof
     for n, i, speed in zip(n_rows, intensities, flops_per_s, strict=True):
         text = f"{n} row{'s' * (n > 1)}" if n in (n_rows[0], n_rows[-1]) else str(n)
         plot.annotate(text, (i, speed / 1e9), (7, -7), **look)
@@ -371,9 +372,9 @@ def batch_figure(
     plot.set_yscale("log")
     plot.set_ylim(top=most)
     plot.set_xlim(min(n_cached), max(n_cached))
-    plot.yaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.yaxis.set_major_formatter(FuncFormatter(plain_number))
     plot.yaxis.set_minor_formatter(NullFormatter())
-    plot.xaxis.set_major_formatter(FuncFormatter(_plain))
+    plot.xaxis.set_major_formatter(FuncFormatter(plain_number))
     figure.legend(ncols=1, handlelength=3, **BELOW)
     return figure, f"Lines that rise without end towards a context. {'; '.join(said)}."
 
@@ -384,15 +385,9 @@ def batch_figure(
 def _log_log(plot: Axes) -> None:
     plot.set_xscale("log")
     plot.set_yscale("log")
-    low, high = plot.get_ylim()
-    plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
-    for axis in (plot.xaxis, plot.yaxis):
-        axis.set_major_formatter(FuncFormatter(_plain))
-        axis.set_minor_formatter(NullFormatter())
-
-
-def _plain(value: float, _: object = None) -> str:
-    return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    plain_log(plot.yaxis)
+    plot.xaxis.set_major_formatter(FuncFormatter(plain_number))
+    plot.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _require(series: Mapping[str, Sequence[object]]) -> None:

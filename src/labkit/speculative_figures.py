@@ -15,15 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.figures import COLOURS, INK, LINES, MARKERS, apply_style, axes
+from labkit.figures import COLOURS, INK, LINES, MARKERS, ORANGE, PALE, apply_style, axes
 from labkit.kv_figures import Drawn, listed, shown, token_count
 
-BLUE, RED, GREY, PALE = COLOURS[0], COLOURS[1], "#8a8f98", "#eef1f4"
+BLUE, RED, GREY = COLOURS[0], COLOURS[1], "#8a8f98"
 ACCEPTED: dict[str, Any] = {"facecolor": "#bcd8f3", "edgecolor": INK, "linewidth": 1}
 REJECTED: dict[str, Any] = {
     "facecolor": "white", "edgecolor": RED, "linewidth": 1.2, "hatch": "xx", "linestyle": "--",
 }  # fmt: skip
-LEFT: dict[str, Any] = {"facecolor": "#f7b27a", "edgecolor": INK, "linewidth": 1, "hatch": "///"}
+LEFT: dict[str, Any] = {"facecolor": ORANGE, "edgecolor": INK, "linewidth": 1, "hatch": "///"}
 PLAIN: dict[str, Any] = {"facecolor": PALE, "edgecolor": GREY, "linewidth": 1}
 BELOW: dict[str, Any] = {"loc": "outside lower left", "handleheight": 1.2, "columnspacing": 1.6}
 
@@ -98,10 +98,10 @@ def laws_figure(laws: Mapping[str, np.ndarray], tokens: Sequence[str]) -> Drawn:
     if not 2 <= len(laws) <= 6 or any(len(law) != len(tokens) for law in laws.values()):
         raise ValueError(f"need 2 to 6 laws over {len(tokens)} tokens, given {len(laws)}")
     apply_style()
-    n_columns = 3 if len(laws) > 4 else 2
+    n_columns = 2  # with three the words below a panel touch
     n_rows = -(-len(laws) // n_columns)
     figure, panels = plt.subplots(
-        n_rows, n_columns, figsize=(8.0, 2.1 * n_rows + 0.7), sharex=True, sharey=True,
+        n_rows, n_columns, figsize=(7.6, 1.8 * n_rows + 0.8), sharex=True, sharey=True,
         layout="constrained", squeeze=False,
     )  # fmt: skip
     figure.suptitle("The same logits, sampled in different ways", x=0.01, ha="left", fontsize=14)
@@ -145,7 +145,7 @@ def two_laws_figure(target: np.ndarray, draft: np.ndarray, tokens: Sequence[str]
         plot.plot([i - 0.52, i + 0.25], [t, t], linestyle="-", **line)
         plot.plot([i - 0.25, i + 0.43], [d, d], linestyle=":", **line)
         plot.text(i - 0.52, t, "target", ha="left", va="bottom", fontsize=11)
-        plot.text(i + 0.43, d - 0.004, "draft", ha="right", va="top", fontsize=11)
+        plot.text(i + 0.27, d - 0.004, "draft", ha="left", va="top", fontsize=11)
     plot.set_xticks(x, tokens)
     plot.set_xlim(-0.7, len(tokens) - 0.35)
     plot.set_ylim(0, 1.18 * max(target.max(), draft.max()))
@@ -262,7 +262,8 @@ def rate_spread_figure(rates: Sequence[float]) -> Drawn:
     plot.hist(values, bins=np.linspace(0, 1, 21).tolist(), **ACCEPTED)
     plot.axvline(mean, color=RED, linestyle="--", marker="", linewidth=2)
     top = plot.get_ylim()[1]
-    plot.text(mean - 0.015, 0.93 * top, f"mean {mean:.2f}", ha="right", color=RED)
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the bars
+    plot.text(mean - 0.02, 0.93 * top, f"mean {mean:.2f}", ha="right", color=RED, bbox=ground)
     plot.set_xlim(0, 1)
     tenth, ninety = np.quantile(values, (0.1, 0.9))
     return figure, (

@@ -6,6 +6,7 @@ them. Screenshots are left in test-artifacts/browser/.
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,13 +15,17 @@ import nbformat
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from lab_page import CHROMIUM_FLAGS, PANEL, STDERR, LabPage, chromium, lab_server
+from matplotlib.colors import to_rgb
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from dark_page import on_dark
 from fake_students import Desk
 
 from grader import lab, registry
+from labkit.figures import COLOURS, INK, ORANGE, SKY
 from labkit.files import write_whole
 
 pytestmark = pytest.mark.browser
@@ -128,11 +133,16 @@ def test_no_figure_or_table_is_wider_than_its_column(page: LabPage, scheme: str)
     wear(page, scheme, 800, 1000)
     script = """all => all.map(one => {
         const column = one.closest('.jp-RenderedHTMLCommon, .jp-OutputArea-output');
-        const [a, b] = [one.getBoundingClientRect(), column.getBoundingClientRect()];
-        return [Math.round(a.width), Math.round(a.right - b.right)]; })"""
+        const frame = one.closest('.inferlab-frame');
+        const [a, b] = [frame.getBoundingClientRect(), column.getBoundingClientRect()];
+        const spare = one.getBoundingClientRect().width - parseFloat(one.style.minWidth);
+        return [Math.round(a.width), Math.round(a.right - b.right), Math.round(spare)]; })"""
     found = page.panel.locator("img.inferlab-figure").evaluate_all(script)
-    assert len(found) >= 4
-    assert [one for one in found if one[0] < 200 or one[1] > 1] == []
+    assert len(found) >= 5
+    # Each keeps to its column, and its letters to 9 pixels: what is wider scrolls in its frame.
+    assert [one for one in found if one[0] < 200 or one[1] > 1 or one[2] < 0] == []
+    outer = page.panel.locator(".jp-WindowedPanel-outer")
+    assert outer.evaluate("e => e.scrollWidth - e.clientWidth") <= 1, "the page scrolls sideways"
     page.shot(f"looks-800-{scheme}", page.panel.locator("img.inferlab-figure").nth(1))
 
 
@@ -143,6 +153,26 @@ def test_dark_pages_have_dark_figures(page: LabPage) -> None:
     assert figure.evaluate(script) == "none"
     wear(page, "dark", 1280, 1000)
     assert "invert" in figure.evaluate(script)
+
+
+@pytest.mark.parametrize("colour", ["white", INK, SKY, ORANGE, *COLOURS])
+def test_colours_turn_round_as_the_tests_of_contrast_say(page: LabPage, colour: str) -> None:
+    """dark_page.on_dark computes what the browser does."""
+    wear(page, "dark", 1280, 1000)
+    red, green, blue = (round(255 * part) for part in to_rgb(colour))
+    script = """(all, colour) => { const one = new Image(50, 50);
+        one.src = `data:image/svg+xml,<svg xmlns="http://www.w3.org/2000/svg"><rect width="50"
+            height="50" fill="rgb(${colour})"/></svg>`;
+        one.className = 'inferlab-figure'; one.id = 'patch';
+        one.style = 'position:fixed;top:0;left:0;z-index:99999'; document.body.append(one);
+        return one.decode(); }"""
+    page.page.locator("body").evaluate(script, f"{red},{green},{blue}")
+    try:
+        shot = Image.open(io.BytesIO(page.page.locator("#patch").screenshot())).convert("RGB")
+        want = [255 * part for part in on_dark(colour)]
+        assert shot.getpixel((25, 25)) == pytest.approx(want, abs=2)
+    finally:
+        page.page.locator("#patch").evaluate("one => one.remove()")
 
 
 def test_progress_is_shown_and_its_link_opens_the_next_exercise(page: LabPage) -> None:
@@ -164,10 +194,22 @@ def test_progress_is_shown_and_its_link_opens_the_next_exercise(page: LabPage) -
     assert page.page.url.endswith(f"{following}.ipynb")
 
 
+CHANGED = """() => Promise.all(document.getAnimations()
+    .filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null)))"""
+
+
 def wear(page: LabPage, scheme: str, width: int, height: int) -> None:
-    """Light or dark, as the system says, and a window of this size."""
+    """Light or dark, as the system says, and a window of this size; until all is in its place.
+
+    The theme changes in a low window: a tall one takes seconds to paint a frame, and without frames
+    neither does the page hear of the system's choice nor does any colour change over.
+    """
+    page.page.set_viewport_size({"width": width, "height": 1000})
     page.page.emulate_media(color_scheme=scheme)
-    page.page.set_viewport_size({"width": width, "height": height})
     light = "true" if scheme == "light" else "false"
     page.page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
-    page.page.wait_for_timeout(800)  # the theme's colours come, and the cells are laid out
+    page.page.locator("#jupyterlab-splash").wait_for(state="detached")  # it covers the change
+    page.panel.wait_for()
+    page.page.evaluate(CHANGED)
+    page.page.set_viewport_size({"width": width, "height": height})
+    page.page.wait_for_timeout(800)  # the cells are laid out

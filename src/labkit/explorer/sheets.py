@@ -6,8 +6,6 @@ as one picture on white, as every figure of the course.
 
 from __future__ import annotations
 
-import base64
-import html
 import io
 import re
 from functools import lru_cache
@@ -18,6 +16,7 @@ from matplotlib.figure import Figure
 
 from labkit.explorer.pictures import PICTURES, PLACED_STYLE, PROPERTIES, alt_text, draw_keys
 from labkit.explorer.state import State
+from labkit.figures import framed, least_width
 
 # Sheet -> its size, and where each picture stands on it: left, bottom, width, height; in inches.
 Place = tuple[float, float, float, float]
@@ -72,12 +71,10 @@ def board(state: State) -> tuple[Figure, str]:
 
 def board_img(state: State) -> str:
     """The same as an HTML <img> that is quick to draw: an SVG, on white."""
-    width = SHEETS["board"][0][0] * 100
-    data = base64.b64encode(_svg_text("board", state).encode()).decode()
-    return (
-        f'<img alt="{html.escape(alt_text(state), quote=True)}" width="{width:.0f}" '
-        f'style="max-width:100%;height:auto" src="data:image/svg+xml;base64,{data}">'
-    )
+    drawn = _svg_text("board", state).encode()
+    width = round(SHEETS["board"][0][0] * 100)
+    least = least_width(_kept("board").figure)
+    return framed("image/svg+xml", drawn, alt_text(state), width, least)
 
 
 def svg(name: str, state: State, narrow: bool = False) -> str:

@@ -62,6 +62,7 @@ class Explorer:
             control.observe(self._turned, names="value")
         self.set(focus.start)
         self.widget = w.VBox(self._arranged(lesson, focus.first))
+        self.widget.add_class("x-explorer")  # NOTEBOOK_STYLE: ipywidgets' own titles are too pale
 
     def _arranged(self, lesson: str, first: tuple[str, ...]) -> list[Any]:
         """The controls of the topic, the others folded away, the tasks, the sentence."""

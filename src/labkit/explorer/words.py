@@ -74,6 +74,8 @@ NOTEBOOK_STYLE = """<style>
 .x-formulas th, .x-formulas td { text-align: left; vertical-align: top; padding: .25em .7em;
   white-space: normal; max-width: none; }
 .x-formulas td:last-child { white-space: nowrap; }
+.x-explorer .jupyter-widget-Collapse-header { color: var(--jp-ui-font-color0, #000);
+  background: var(--jp-layout-color2, #eee); }
 </style>"""
 
 
