@@ -144,8 +144,9 @@ class Turns:
     """Whose turn it is, the team's or one process's alone: whichever is faster just now.
 
     Members that wait busily for one another are lost on a machine that has no free cores for them.
-    So the first step is done alone, to know what that takes, and after a step of the team that took
-    longer a number of steps are: 8, then twice as many each time, until the team is faster again.
+    So the first step is done alone, to know what that takes, and after two steps of the team that
+    took longer a number of steps are: 8, then twice as many each time, until the team is faster
+    again. One slow step is nothing: for some 20 ms after a prefill OpenBLAS's threads still spin.
     """
 
     MOST_ALONE = 512
@@ -153,6 +154,7 @@ class Turns:
     def __init__(self) -> None:
         self._alone_s = math.inf
         self._left, self._next = 1, 8
+        self._was_slow = False
 
     def together(self) -> bool:
         """Whether the next step is the team's."""
@@ -163,10 +165,13 @@ class Turns:
         if not together:
             self._alone_s = seconds
             self._left -= 1
-        elif seconds > self._alone_s:
+        elif seconds < self._alone_s:
+            self._next, self._was_slow = 8, False
+        elif self._was_slow:
             self._left, self._next = self._next, min(2 * self._next, self.MOST_ALONE)
+            self._was_slow = False
         else:
-            self._next = 8
+            self._was_slow = True
 
 
 def scores_of_row(q: np.ndarray, keys: np.ndarray, out: np.ndarray) -> np.ndarray:
