@@ -1,5 +1,6 @@
 """The autograder. A notebook imports its verbs from here."""
 
+import inferlab  # noqa: F401  first: it sets how long NumPy's threads wait busily
 from grader.desk import (
     Answers,
     CheckFailed,

@@ -15,6 +15,7 @@ What each gained with SmolLM2-135M on two cores of a server (AMD EPYC, Zen 4; Op
 | q, k, v and gate, up in one matrix each; gains and 1/sqrt(d_head) folded in; RoPE as one complex product; no mask; views made once | decode 1.15x on one thread, 1.2x on two, together |
 | w_down, the one with fewer columns than rows, column-major | decode 1.04x |
 | a decode step shared out between two processes, one of which reads ahead (team.py) | decode 1.2x |
+| OpenBLAS's threads wait busily for 0.3 ms, not 20 (inferlab/__init__.py) | 24 tokens after a prefill: 1.4x as fast with a team |
 | attention in blocks that end where the mask begins | prefill of 512: 1.14x |
 | the query of a step times 256 keys at once, not all | decode on one thread 1.1x after 600 tokens, 1.26x after 1,500; nothing before 256 |
 | two or three rows (a small batch, a short draft) row by row | 1.6x for two, 1.3x for three |

@@ -146,7 +146,8 @@ class Turns:
     Members that wait busily for one another are lost on a machine that has no free cores for them.
     So the first step is done alone, to know what that takes, and after two steps of the team that
     took longer a number of steps are: 8, then twice as many each time, until the team is faster
-    again. One slow step is nothing: for some 20 ms after a prefill OpenBLAS's threads still spin.
+    again. One slow step is nothing: after a prefill OpenBLAS's threads may still wait busily (see
+    inferlab/__init__.py).
     """
 
     MOST_ALONE = 512
