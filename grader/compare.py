@@ -119,7 +119,11 @@ class Comparison:
         number = as_number(got)
         if number is None:
             return _wrong_type("a number", got, where)
-        return self._array(np.asarray(expected), np.asarray(number, float), inputs, where)
+        try:
+            held = float(number)
+        except OverflowError:  # a whole number beyond 1.8e308
+            held = math.inf if number > 0 else -math.inf
+        return self._array(np.asarray(expected), np.asarray(held), inputs, where)
 
     def _array(self, expected: np.ndarray, got: Any, inputs: Any, where: str) -> Difference | None:
         array = as_array(got)

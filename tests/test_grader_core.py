@@ -394,3 +394,10 @@ def test_not_implemented_by_a_library_is_a_failure():
         raise NotImplementedError("softmax is not implemented for Long")
 
     assert judge(toy_exercise(double), answer).outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400)])
+def test_a_number_that_no_float_holds_is_wrong_and_breaks_nothing(huge):
+    verdict = judge(toy_exercise(lambda x: 2.0), lambda x: huge)
+    assert verdict.outcome is Outcome.FAILED
+    assert "inf" in verdict.text()

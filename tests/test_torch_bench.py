@@ -128,7 +128,7 @@ def test_numpy_runs_float32_on_the_cpu_and_torch_the_rest(tiny, engine, dtype, u
 def test_an_engine_that_cannot_is_refused(tiny):
     with pytest.raises(ValueError, match="NumPy engine runs on cpu in float32, not cpu in int4"):
         load_engine("m", "numpy", "cpu", "int4")
-    with pytest.raises(ValueError, match="engine 'jax' is not one of auto, numpy, torch"):
+    with pytest.raises(ValueError, match="engine 'jax' is not one of auto, numpy, fast, torch"):
         load_engine("m", "jax")
 
 

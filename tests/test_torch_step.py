@@ -9,7 +9,7 @@ import torch
 from conftest import TINY
 
 from inferlab.config import ModelConfig, RopeScaling
-from inferlab.fast_numpy import KEYS, scores_of_row
+from inferlab.fast_step import KEYS, scores_of_row
 from inferlab.model import Model
 from inferlab.torch_attention import QUERY_ROWS, attend
 from inferlab.torch_cache import Places, TorchCache

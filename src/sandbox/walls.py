@@ -94,8 +94,11 @@ class Room:
     Raises CannotIsolate if the kernel refuses.
     """
 
-    def __init__(self, view: View, scratch: str = "/tmp") -> None:
-        self.view, self.scratch = view, scratch
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.scratch = "/tmp"  # the folder to write to, unless it would cover what is to be seen
+        if any(os.path.realpath(path).startswith("/tmp/") for path in view.readable):
+            self.scratch = "/scratch"
         self._libc, self._is_root = _libc(), os.geteuid() == 0
         self._number = USERS_EACH * os.getpid()
         if self._is_root:  # no user namespace: its own files may lie where others cannot look
@@ -103,7 +106,7 @@ class Room:
         else:
             _own_users(self._libc)
         self._own_numbers = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        _build_root(self._libc, view, scratch)
+        _build_root(self._libc, view, self.scratch)
 
     def fork(self) -> int:
         """os.fork(), the child as process 1 of its own; enter() builds the rest of its walls."""
