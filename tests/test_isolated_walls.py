@@ -135,7 +135,7 @@ def test_nothing_outside_its_folder_can_be_written(zygote):
 def test_its_folder_is_empty_again_for_the_next(zygote):
     said(zygote, "open('left', 'w').write('x'); open('/dev/shm/left', 'w').write('x')")
     shown = said(zygote, "import os\nprint(os.listdir('.'), os.listdir('/dev/shm'), os.getcwd())")
-    assert shown == "[] [] /tmp\n"
+    assert shown in ("[] [] /tmp\n", "[] [] /scratch\n")  # the second for a course under /tmp
 
 
 # ---- network, processes, privileges --------------------------------------------------------------
