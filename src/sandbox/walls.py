@@ -20,6 +20,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import NoReturn
 
@@ -100,7 +101,8 @@ class Room:
         if any(os.path.realpath(path).startswith("/tmp/") for path in view.readable):
             self.scratch = "/scratch"
         self._libc, self._is_root = _libc(), os.geteuid() == 0
-        self._number = USERS_EACH * os.getpid()
+        first = FIRST_USER + USERS_EACH * os.getpid()
+        self._users = cycle(range(first, first + USERS_EACH))
         if self._is_root:  # no user namespace: its own files may lie where others cannot look
             _try("unshare", self._libc.unshare(NEWNS))
         else:
@@ -111,8 +113,7 @@ class Room:
     def fork(self) -> int:
         """os.fork(), the child as process 1 of its own; enter() builds the rest of its walls."""
         _try("unshare", self._libc.unshare(NEWPID))
-        first = self._number - self._number % USERS_EACH
-        self._number = first + (self._number + 1) % USERS_EACH
+        self._user = next(self._users)
         try:
             return os.fork()
         finally:  # in the child as well, where it changes nothing
@@ -130,7 +131,7 @@ class Room:
         if self._is_root:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
-            _change_user(FIRST_USER + self._number)
+            _change_user(self._user)
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # the change of user cleared it
         set_limits(self.view.limits)
         _try("seccomp", deny(libc))
