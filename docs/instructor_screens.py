@@ -17,9 +17,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 import nbformat  # noqa: E402
 from fake_students import Desk, solution_cells  # noqa: E402
-from lab_page import CHROMIUM_FLAGS, chromium  # noqa: E402
+from lab_page import launched  # noqa: E402
 from PIL import Image  # noqa: E402
-from playwright.sync_api import Page, sync_playwright  # noqa: E402
+from playwright.sync_api import Page  # noqa: E402
 from test_nbgrader_loop import LESSON, Course, jupyter_server, make_course, succeed  # noqa: E402
 
 from grader import registry  # noqa: E402
@@ -87,12 +87,10 @@ def answer_in_own_words(notebook: nbformat.NotebookNode) -> None:
 @contextmanager
 def browser_page() -> Iterator[Page]:
     """A browser window of a laptop's size."""
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+    with launched() as running:
         context = running.new_context(viewport={"width": 1100, "height": 640})
         context.set_default_timeout(60_000)
         yield context.new_page()
-        running.close()
 
 
 def take_all(page: Page, course: Course, formgrader: str) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import nbformat
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from fake_students import Desk  # noqa: E402
-from lab_page import CHROMIUM_FLAGS, LabPage, chromium, lab_server  # noqa: E402
+from lab_page import LabPage, lab_server, launched  # noqa: E402
 
 from grader import lab, registry  # noqa: E402
 from inferlab.load_client import load  # noqa: E402
@@ -45,10 +45,8 @@ PROMPTS = [f"{SCENE}ORLANDO: {line}" for line in ("Can", "Did you", "I would", "
 @contextmanager
 def browser(width: int, height: int) -> Iterator[Page]:
     """A page of a Chromium without a window."""
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+    with launched() as running:
         yield running.new_page(viewport={"width": width, "height": height})
-        running.close()
 
 
 def keep(png: bytes, name: str) -> Path:

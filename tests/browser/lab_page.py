@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlparse
 
 import pytest
-from playwright.sync_api import ConsoleMessage, Locator, Page
+from axe_page import axe
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, sync_playwright
 
 CHROMIUM_FLAGS = [
     "--headless=new",
@@ -33,8 +34,17 @@ CHROMIUM_FLAGS = [
 ]
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 PANEL = ".jp-NotebookPanel:not(.lm-mod-hidden)"
+OURS = [f"{PANEL} .jp-RenderedHTMLCommon", f"{PANEL} .jp-OutputArea-output"]
+# JupyterLab's own: the mark beside a heading, and MathJax's copy of a formula. ipywidgets gives a
+# slider's handle no name; its label stands before it, and what it shows is said in role=status.
+THEIRS = [".jp-InternalAnchorLink", "mjx-assistive-mml", ".noUi-handle"]
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # warnings and tracebacks alike
 DEAD_WIDGETS = ("Error displaying widget", "Error creating widget", "model not found")
+CHANGED = """() => Promise.all(document.getAnimations()
+    .filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null)))"""
+CONTENT = "outer => outer.scrollHeight - outer.clientHeight"  # it scrolls on by its own height
+SIDEWAYS = "outer => outer.scrollWidth - outer.clientWidth"
 # What JupyterLab itself writes to the console on a healthy start; anything else fails the test.
 HARMLESS: tuple[str, ...] = ()
 
@@ -50,6 +60,16 @@ def chromium() -> str:
     if os.environ.get("CI", "").lower() in ("true", "1"):
         pytest.fail(message, pytrace=False)
     pytest.skip(message)
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """A running Chromium; where there is none, see `chromium`."""
+    program = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
 
 
 @contextmanager
@@ -186,7 +206,53 @@ class LabPage:
             self.page.wait_for_timeout(200)
         self.page.screenshot(path=str(self.shots / f"{name}.png"))
 
+    def wear(self, scheme: str, width: int, height: int) -> None:
+        """Light or dark, as the system says, and a window of this size; until all is in its place.
+
+        The theme changes in a low window: a tall one takes seconds to paint a frame, and without
+        frames neither does the page hear of the system's choice nor does any colour change over.
+        """
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        self.page.emulate_media(color_scheme=scheme)
+        light = "true" if scheme == "light" else "false"
+        self.page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")  # it covers the change
+        self.panel.wait_for()
+        self.page.evaluate(CHANGED)
+        self.page.set_viewport_size({"width": width, "height": height})
+        self.page.wait_for_timeout(800)  # the cells are laid out
+
+    def unroll(self) -> None:
+        """A window so tall that all cells are on the screen: axe judges colours only there.
+
+        Cells get their true height when they are seen, so the window grows until it holds them
+        all, and they stay as they are.
+        """
+        outer = self.panel.locator(".jp-WindowedPanel-outer")
+        end, height, before = time.monotonic() + 30, 0, None
+        while before is None or not outer.evaluate(CONTENT) == before <= height:
+            assert time.monotonic() < end, "the cells' heights do not settle"
+            before = outer.evaluate(CONTENT)
+            height = max(height, before + 400)
+            width = self.page.viewport_size["width"]
+            self.page.set_viewport_size({"width": width, "height": height})
+            self.page.wait_for_timeout(300)
+
     # ---- looking ----
+
+    def axe(
+        self, inside: Sequence[str] = OURS
+    ) -> tuple[list[tuple[str, list[str]]], dict[str, int]]:
+        """What axe objects to inside these places, and how many places each rule found sound.
+
+        JupyterLab's body has no height of its own, by which axe takes all in it for hidden.
+        """
+        self.page.add_style_tag(content="body { min-height: 100vh }")
+        return axe(self.page, inside, THEIRS, TAGS)
+
+    def sideways(self) -> float:
+        """By how many pixels the notebook is wider than its window."""
+        return self.panel.locator(".jp-WindowedPanel-outer").evaluate(SIDEWAYS)
 
     def cells(self) -> Locator:
         return self.panel.locator(".jp-CodeCell")

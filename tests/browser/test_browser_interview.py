@@ -11,9 +11,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab_page import CHROMIUM_FLAGS, PANEL, STDERR, LabPage, chromium, lab_server
-from playwright.sync_api import Locator, expect, sync_playwright
-from test_browser_looks import axe, wear
+from lab_page import PANEL, STDERR, LabPage, lab_server
+from playwright.sync_api import Browser, Locator, expect
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -42,15 +41,13 @@ def course(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def page(course: Path) -> Iterator[LabPage]:
+def page(browser: Browser, course: Path) -> Iterator[LabPage]:
     """A notebook with one cell that has shown the panel."""
-    program = chromium()
     SHOTS.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as play, lab_server(course, "04_kv_cache") as address:
+    with lab_server(course, "04_kv_cache") as address:
         cells = [nbformat.v4.new_code_cell(CELL)]
         book = nbformat.v4.new_notebook(cells=cells, metadata=KERNEL)
         write_whole(course / "my work" / NOTEBOOK, lab.notebook_text(book))
-        browser = play.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
         context = browser.new_context(viewport={"width": 1280, "height": 1000})
         context.set_default_timeout(20_000)
         shown = LabPage(context.new_page(), address, SHOTS)
@@ -58,7 +55,7 @@ def page(course: Path) -> Iterator[LabPage]:
         shown.run_all(60)
         yield shown
         shown.end_kernels()
-        browser.close()
+        context.close()
 
 
 def test_keys_alone_lead_through_it_and_what_was_said_is_kept(page: LabPage, course: Path) -> None:
@@ -140,9 +137,9 @@ def answer(page: LabPage, choices: dict[str, str], text: str) -> None:
 def look(page: LabPage) -> None:
     """How it looks, and what axe finds, light and dark."""
     for scheme in ("light", "dark"):
-        wear(page, scheme, 1280, 1000)
+        page.wear(scheme, 1280, 1000)
         page.shot(f"interview-panel-{scheme}")
-        violations, _ = axe(page, [f"{PANEL} .jp-OutputArea-output"])
+        violations, _ = page.axe([f"{PANEL} .jp-OutputArea-output"])
         assert violations == []
-    wear(page, "light", 1280, 1000)
+    page.wear("light", 1280, 1000)
     sure(page).focus()

@@ -13,8 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from fake_students import Desk
-from lab_page import CHROMIUM_FLAGS, DEAD_WIDGETS, STDERR, LabPage, chromium, lab_server
-from playwright.sync_api import Browser, sync_playwright
+from lab_page import DEAD_WIDGETS, STDERR, LabPage, lab_server
+from playwright.sync_api import Browser
 
 from grader import lab, registry
 from inferlab.fetch import NotFetched, fetched_path
@@ -28,15 +28,6 @@ NOTEBOOK = f"{LESSON}/{LESSON}.ipynb"
 EXERCISES = [exercise.id for exercise in registry.exercises(LESSON)]
 QUESTIONS = [question.id for question in registry.questions(LESSON)]
 MEASURING_SECONDS = 180  # a ceiling for a busy machine; a quiet one needs a sixth of it
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

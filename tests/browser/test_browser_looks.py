@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from lab_page import CHROMIUM_FLAGS, PANEL, STDERR, LabPage, chromium, lab_server
+from lab_page import PANEL, STDERR, LabPage, lab_server
 from matplotlib.colors import to_rgb
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -34,26 +33,12 @@ ROOT = Path(__file__).parents[2]
 LESSON = "09_moe"  # the quickest with an explorer
 RUN_SECONDS = 120  # a ceiling for a busy machine; a quiet one needs a tenth of it
 TALL = 45_000  # pixels: all cells on the screen at once, since axe judges colours only there
-OURS = [f"{PANEL} .jp-RenderedHTMLCommon", f"{PANEL} .jp-OutputArea-output"]
-# JupyterLab's own: the mark beside a heading, and MathJax's copy of a formula. ipywidgets gives a
-# slider's handle no name; its label stands before it, and what it shows is said in role=status.
-THEIRS = [[".jp-InternalAnchorLink"], ["mjx-assistive-mml"], [".noUi-handle"]]
-TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 # Beside the lesson's own cells: a check that fails, and how far the learner has come.
 MORE = (
     "def router_weights(logits, n_chosen):\n    return logits",
     "check('router_weights')",
     "from grader import progress\nprogress()",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,39 +75,24 @@ def worked(work: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_what_is_ours(page: LabPage, scheme: str) -> None:
-    wear(page, scheme, 1280, TALL)
+    page.wear(scheme, 1280, TALL)
     seen = page.panel.locator(".inferlab-progress, .inferlab-verdict, .inferlab-figure, table")
     assert seen.count() > 20
-    violations, judged = axe(page)
+    violations, judged = page.axe()
     assert violations == []
     assert judged["image-alt"] >= 4, "the figures were not judged"
     assert judged["color-contrast"] > 100, "the text was not judged"
 
 
-def axe(
-    page: LabPage, inside: Sequence[str] = OURS
-) -> tuple[list[tuple[str, list[str]]], dict[str, int]]:
-    """What axe objects to inside these places, and how many places each rule found sound.
-
-    JupyterLab's body has no height of its own, by which axe takes all that is in it for hidden.
-    """
-    page.page.add_style_tag(content="body { min-height: 100vh }")
-    options = {"runOnly": {"type": "tag", "values": TAGS}}
-    context = {"include": [[selector] for selector in inside], "exclude": THEIRS}
-    found = Axe().run(page.page, context=context, options=options).response
-    violations = [(v["id"], [n["html"][:160] for n in v["nodes"]]) for v in found["violations"]]
-    return violations, {rule["id"]: len(rule["nodes"]) for rule in found["passes"]}
-
-
 def test_axe_would_see_a_nameless_picture_and_pale_text(page: LabPage) -> None:
-    wear(page, "light", 1280, 1000)
+    page.wear("light", 1280, 1000)
     first = page.panel.locator(".inferlab-progress").first
     page.shot("looks-progress-lesson", first)
     kept = first.inner_html()
     fault = '<img src="data:," width=9><p style="color:#ccc">pale</p>'
     first.evaluate("(e, fault) => e.innerHTML += fault", fault)
     try:
-        found, _ = axe(page, [f"{PANEL} .inferlab-progress"])
+        found, _ = page.axe([f"{PANEL} .inferlab-progress"])
         assert {name for name, _ in found} == {"image-alt", "color-contrast"}
     finally:
         first.evaluate("(e, kept) => e.innerHTML = kept", kept)
@@ -130,7 +100,7 @@ def test_axe_would_see_a_nameless_picture_and_pale_text(page: LabPage) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_figure_or_table_is_wider_than_its_column(page: LabPage, scheme: str) -> None:
-    wear(page, scheme, 800, 1000)
+    page.wear(scheme, 800, 1000)
     script = """all => all.map(one => {
         const column = one.closest('.jp-RenderedHTMLCommon, .jp-OutputArea-output');
         const frame = one.closest('.inferlab-frame');
@@ -141,24 +111,23 @@ def test_no_figure_or_table_is_wider_than_its_column(page: LabPage, scheme: str)
     assert len(found) >= 5
     # Each keeps to its column, and its letters to 9 pixels: what is wider scrolls in its frame.
     assert [one for one in found if one[0] < 200 or one[1] > 1 or one[2] < 0] == []
-    outer = page.panel.locator(".jp-WindowedPanel-outer")
-    assert outer.evaluate("e => e.scrollWidth - e.clientWidth") <= 1, "the page scrolls sideways"
+    assert page.sideways() <= 1, "the page scrolls sideways"
     page.shot(f"looks-800-{scheme}", page.panel.locator("img.inferlab-figure").nth(1))
 
 
 def test_dark_pages_have_dark_figures(page: LabPage) -> None:
     script = "one => getComputedStyle(one).filter"
     figure = page.panel.locator("img.inferlab-figure").first
-    wear(page, "light", 1280, 1000)
+    page.wear("light", 1280, 1000)
     assert figure.evaluate(script) == "none"
-    wear(page, "dark", 1280, 1000)
+    page.wear("dark", 1280, 1000)
     assert "invert" in figure.evaluate(script)
 
 
 @pytest.mark.parametrize("colour", ["white", INK, SKY, ORANGE, *COLOURS])
 def test_colours_turn_round_as_the_tests_of_contrast_say(page: LabPage, colour: str) -> None:
     """dark_page.on_dark computes what the browser does."""
-    wear(page, "dark", 1280, 1000)
+    page.wear("dark", 1280, 1000)
     red, green, blue = (round(255 * part) for part in to_rgb(colour))
     script = """(all, colour) => { const one = new Image(50, 50);
         one.src = `data:image/svg+xml,<svg xmlns="http://www.w3.org/2000/svg"><rect width="50"
@@ -176,7 +145,7 @@ def test_colours_turn_round_as_the_tests_of_contrast_say(page: LabPage, colour: 
 
 
 def test_progress_is_shown_and_its_link_opens_the_next_exercise(page: LabPage) -> None:
-    wear(page, "dark", 1280, 1000)
+    page.wear("dark", 1280, 1000)
     shown = page.panel.locator(".inferlab-progress").last
     n_exercises, n_questions = len(registry.exercises(LESSON)), len(registry.questions(LESSON))
     row = shown.locator("tr", has_text=LESSON)
@@ -192,24 +161,3 @@ def test_progress_is_shown_and_its_link_opens_the_next_exercise(page: LabPage) -
     active = page.panel.locator(".jp-Cell.jp-mod-active .cm-content")
     active.get_by_text(f'check("{first}")').wait_for()
     assert page.page.url.endswith(f"{following}.ipynb")
-
-
-CHANGED = """() => Promise.all(document.getAnimations()
-    .filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null)))"""
-
-
-def wear(page: LabPage, scheme: str, width: int, height: int) -> None:
-    """Light or dark, as the system says, and a window of this size; until all is in its place.
-
-    The theme changes in a low window: a tall one takes seconds to paint a frame, and without frames
-    neither does the page hear of the system's choice nor does any colour change over.
-    """
-    page.page.set_viewport_size({"width": width, "height": 1000})
-    page.page.emulate_media(color_scheme=scheme)
-    light = "true" if scheme == "light" else "false"
-    page.page.locator(f'body[data-jp-theme-light="{light}"]').wait_for(state="attached")
-    page.page.locator("#jupyterlab-splash").wait_for(state="detached")  # it covers the change
-    page.panel.wait_for()
-    page.page.evaluate(CHANGED)
-    page.page.set_viewport_size({"width": width, "height": height})
-    page.page.wait_for_timeout(800)  # the cells are laid out

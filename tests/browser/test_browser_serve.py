@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
-from lab_page import CHROMIUM_FLAGS, LOOPBACK, chromium
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from lab_page import LOOPBACK
+from playwright.sync_api import Browser, ConsoleMessage, Page
 
 from inferlab.load_client import Sample, load
 from inferlab.serve.process import running_server
@@ -59,22 +59,20 @@ class LivePage:
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    chromium()  # skips, loudly, before a server is started for nobody
+def address(browser: Browser) -> Iterator[str]:
+    """No server is started where there is no browser."""
     with running_server("--pages", "192", "--page-size", "8", "--max-running", "4") as url:
         yield url
 
 
 @pytest.fixture
-def live(address: str) -> Iterator[LivePage]:
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        context = running.new_context(viewport={"width": 1200, "height": 900})
-        context.set_default_timeout(15_000)
-        found = LivePage(context.new_page())
-        found.page.goto(address)
-        yield found
-        running.close()
+def live(browser: Browser, address: str) -> Iterator[LivePage]:
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(15_000)
+    found = LivePage(context.new_page())
+    found.page.goto(address)
+    yield found
+    context.close()
 
 
 def wait_for(live: LivePage, condition, what: str, seconds: float = 30) -> None:
@@ -132,15 +130,12 @@ def test_batch_and_page_map_move_while_requests_run(live: LivePage, address: str
     assert live.troubles == []
 
 
-def test_the_page_says_when_the_server_is_gone() -> None:
-    chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        page = running.new_page()
-        page.set_default_timeout(15_000)
-        with running_server("--pages", "64") as url:
-            page.goto(url)
-            page.locator("#running", has_text="0 of 16").wait_for()
-            assert page.locator("#lost").inner_text() == ""
-        page.locator("#lost", has_text="does not answer").wait_for()
-        running.close()
+def test_the_page_says_when_the_server_is_gone(browser: Browser) -> None:
+    page = browser.new_page()
+    page.set_default_timeout(15_000)
+    with running_server("--pages", "64") as url:
+        page.goto(url)
+        page.locator("#running", has_text="0 of 16").wait_for()
+        assert page.locator("#lost").inner_text() == ""
+    page.locator("#lost", has_text="does not answer").wait_for()
+    page.close()

@@ -13,9 +13,9 @@ import nbformat
 import pytest
 from attacks import BENIGN, OUTSIDE, attack, html_payloads, rings
 from fake_students import Desk
-from lab_page import CHROMIUM_FLAGS, LabPage, chromium
+from lab_page import LabPage
 from nbformat.v4 import new_code_cell, new_markdown_cell
-from playwright.sync_api import Browser, BrowserContext, Route, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Route
 from test_nbgrader_loop import LESSON, Course, jupyter_server, make_course, succeed
 
 from grader import registry
@@ -33,15 +33,6 @@ COMMENT = "well said: $x^2$"
 CONTAINER = "#notebook-container"
 # What the second wall is not there for: it lets a page send its reader elsewhere.
 NOT_BY_POLICY = {"meta-refresh"}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = chromium()
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=program, args=CHROMIUM_FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
