@@ -33,8 +33,8 @@ def mlp_share(d_model: int, n_heads: int, n_kv_heads: int, d_head: int, d_ff: in
     return 100 * mlp / (projections + mlp)
 
 
-def _llama_share() -> float:
-    c = model_preset("llama-3-8b")
+def _qwen_share() -> float:
+    c = model_preset("qwen2.5-7b")
     return mlp_share(c.d_model, c.n_heads, c.n_kv_heads, c.d_head, c.d_ff)
 
 
@@ -60,13 +60,13 @@ PREDICTIONS = (
     ),
     Prediction(
         id="fp_mlp_share",
-        question="Llama-3-8B: `d_model` 4,096, 32 query heads and 8 KV heads of 128 numbers, gated "
-        "MLP with `d_ff` 14,336. Of the FLOPs that a layer's seven matrices cost, how many percent "
+        question="Qwen2.5-7B: `d_model` 3,584, 28 query heads and 4 KV heads of 128 numbers, gated "
+        "MLP with `d_ff` 18,944. Of the FLOPs that a layer's seven matrices cost, how many percent "
         "are the MLP's?",
         unit="%",
-        answer=_llama_share,
-        because="The MLP has 3 · 4,096 · 14,336 weights, attention 2 · 4,096 · 128 · (32 + 8): "
-        "80.8 % against 19.2 %. The old rule of ⅓ to ⅔ holds for a plain MLP of 4 · d_model and a "
+        answer=_qwen_share,
+        because="The MLP has 3 · 3,584 · 18,944 weights, attention 2 · 3,584 · 128 · (28 + 4): "
+        "87.4 % against 12.6 %. The old rule of ⅓ to ⅔ holds for a plain MLP of 4 · d_model and a "
         "key head for every query head.",
     ),
     Prediction(
