@@ -1,6 +1,7 @@
 """Fixtures that several test files share: small models, and the real one."""
 
 import os
+import sys
 
 # Both are read when the library is first imported. OpenBLAS's threads wait busily for each other:
 # on two cores with anything else running, one thread is up to twenty times as fast as two.
@@ -35,6 +36,14 @@ def tiny_model(kind: str = "gqa", dtype: type = np.float64, seed: int = 0) -> Mo
     """A random model of a few thousand numbers."""
     config = TINY[kind]
     return Model(config, random_weights(config, np.random.default_rng(seed), dtype))
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open() -> Iterator[None]:
+    """pyplot keeps what it makes until it is closed."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """The words of a figure as they are drawn, and what every figure's words must be."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -49,6 +49,16 @@ def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.Monk
     grounds = [_ground(paper, box) for _, box in boxes]
     figure.dpi /= 2
     return Words(figure, alt, [(text, Bbox(box.get_points() / 2)) for text, box in boxes], grounds)
+
+
+def words_of(examples: Mapping[str, Callable[[], tuple[Figure, str]]]) -> Any:
+    """A fixture for a file of tests: the words of each of these figures, by name, in turn."""
+
+    @pytest.fixture(params=examples)
+    def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Words:
+        return drawn_words(examples[request.param], monkeypatch)
+
+    return words
 
 
 def _ground(paper: np.ndarray, box: Bbox) -> RGB:

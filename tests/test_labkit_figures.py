@@ -110,7 +110,6 @@ def test_lines_differ_in_more_than_colour():
         lines = [plot.plot([0, 1], [i, i])[0] for i in range(6)]
     assert len({line.get_marker() for line in lines}) == 6
     assert len({str(line._unscaled_dash_pattern) for line in lines}) == 6
-    plt.close("all")
 
 
 def test_style_ends_with_its_block_and_text_is_readable():

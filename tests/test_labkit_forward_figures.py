@@ -7,20 +7,13 @@ import math
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Circle, Rectangle
 
 from inferlab.components import component_bytes, component_flops
 from inferlab.data import model_preset
 from inferlab.operators import causal_mask, rope_angles, softmax
 from labkit import forward_figures as figures
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def head(n: int) -> np.ndarray:
@@ -61,13 +54,9 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(
         words, texts_above=2, inside_px=1, may_be_small=lambda text: text.startswith("$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
+from figure_words import require_apart, require_readable, words_of
 from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
@@ -20,12 +20,6 @@ SIZES["llama-2-7b"] = SIZES["llama-2-7b"][:6]  # its context ends at 4,096
 POINTS = {name: decode_attention_intensity(model_preset(name)) for name in (*NAMES[:2], NAMES[5])}
 MEASURED = {"MHA, 32 KV heads": [1e-3, 2e-3], "GQA, 8": [4e-4, 9e-4], "repeated": [3e-3, 7e-3]}
 BOUNDS = {"GQA, 8": [2e-4, 4e-4]}
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _times(device="cpu: some chip, 2 cores, float32"):
@@ -50,18 +44,13 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 

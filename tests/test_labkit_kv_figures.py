@@ -6,8 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 
@@ -25,12 +24,6 @@ from labkit import models
 LENGTHS = [16, 64, 256]
 WITHOUT_S, WITH_S = [0.02, 0.05, 0.2], [0.01, 0.011, 0.0125]
 LOWER, LOW = [0.01, 0.03, 0.1], [0.005, 0.006, 0.007]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _step_times(device="cpu: some chip, 2 cores"):
@@ -66,18 +59,13 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 

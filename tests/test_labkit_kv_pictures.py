@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 from conftest import tiny_model
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
@@ -17,13 +16,6 @@ from inferlab.kv_cache import KVCache, generate_cached
 from inferlab.operators import attention
 from labkit import kv_figures
 from labkit import kv_pictures as pictures
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
 
 EXAMPLES = {
     "head_sharing": pictures.head_sharing_figure,
@@ -42,23 +34,17 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words, inside_px=5)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_words_in_a_box_stay_in_it(words):
     figure, _, texts, _ = words
     boxes = [p.get_window_extent() for p in figure.axes[0].patches if isinstance(p, Rectangle)]

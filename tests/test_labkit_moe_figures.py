@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 
 from inferlab.data import load_models, model_preset
@@ -15,12 +14,6 @@ from labkit import moe_figures as figures
 
 SHARES = np.array([[0.125] * 8, [0.04, 0.08, 0.15, 0.06, 0.08, 0.28, 0.18, 0.13]])
 BATCHES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _held():
@@ -55,18 +48,13 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 

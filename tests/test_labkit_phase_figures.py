@@ -6,8 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 
 from labkit import phase_figures as figures
@@ -18,12 +17,6 @@ AT_MOST = [150, 280, 301, 302, 303, 304, 296]
 PASSES = {"decode step, 1 user": 1.03, "decode step, 32 users": 25.9, "prefill of 2,000": 1930.0}
 DEVICE = "cpu: some chip, 2 cores, float32"
 LONG = ", ".join(["a very long part"] * 8)
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _timeline(n_steps=3):
@@ -70,18 +63,13 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 

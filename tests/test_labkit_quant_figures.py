@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 
 from inferlab.fp8 import round_fp8
@@ -13,12 +12,6 @@ from inferlab.quantize import dequantize, matrix_with_outliers, quantize_absmax,
 from labkit import quant_figures as figures
 
 MAGNITUDES = np.geomspace(2.0**-10, 447, 3000)
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _errors(axis):
@@ -72,18 +65,13 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
+words = words_of(EXAMPLES)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     upright = [(t, b) for t, b in words.texts if not t.get_rotation() % 90]
     require_apart(upright)

@@ -6,8 +6,7 @@ import inspect
 
 import numpy as np
 import pytest
-from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
+from figure_words import require_apart, require_readable, words_of
 from matplotlib.colors import to_hex
 
 from inferlab.cost import attainable_flops_per_s
@@ -67,24 +66,13 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
+words = words_of(EXAMPLES)
 
 
-@pytest.fixture
-def words(request, monkeypatch):
-    """(text, its box) of every text that is drawn in one example, and the figure."""
-    return drawn_words(EXAMPLES[request.param], monkeypatch)
-
-
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_type_is_readable_and_nothing_is_clipped(words):
     require_readable(words)
 
 
-@pytest.mark.parametrize("words", EXAMPLES, indirect=True)
 def test_no_words_overlap(words):
     require_apart(words.texts)
 

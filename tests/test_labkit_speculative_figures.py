@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from figure_words import drawn_words, require_apart, require_readable
-from matplotlib import pyplot as plt
 from matplotlib.patches import Rectangle
 
 from inferlab.sampling import sampling_law
@@ -16,12 +15,6 @@ TARGET, DRAFT = [0.2, 0.5, 0.3], [0.6, 0.3, 0.1]
 BATCHES = [1, 16, 256]
 LOGITS = np.log([0.05, 0.40, 0.02, 0.30, 0.13, 0.10])
 KEPT = [0, 0, 1, 4, 4, 2, 4, 3]
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _laws():
