@@ -289,7 +289,11 @@ def start(
     work = work.absolute()
     sync(root, work)
     command = jupyter_command(work, chosen, browser, port, extra)
-    print(f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C", flush=True)
+    print(
+        f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C. In a narrow window, Ctrl+B there "
+        "(on a Mac Cmd+B) gives the lesson the room of the list of files.",
+        flush=True,
+    )
     os.chdir(work)  # so that no configuration of the course root is read
     os.execvpe(command[0], command, jupyter_environment(dict(os.environ)))
 
