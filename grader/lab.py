@@ -290,8 +290,8 @@ def start(
     sync(root, work)
     command = jupyter_command(work, chosen, browser, port, extra)
     print(
-        f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C. In a narrow window, Ctrl+B there "
-        "(on a Mac Cmd+B) gives the lesson the room of the list of files.",
+        f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C. In a narrow window, Ctrl+B (on "
+        "a Mac Cmd+B) gives the lesson the room of the list of files.",
         flush=True,
     )
     os.chdir(work)  # so that no configuration of the course root is read

@@ -328,6 +328,8 @@ PLAN = Exercise(
     cases=(
         Case("two decode, a long prompt comes in pieces", lambda: trace(
             (0, 2, 6, 0), (0, 3, 6, 1), (1, 20, 3, 2), token_budget=8)),
+        Case("the third has one token of the budget a step", lambda: trace(
+            (0, 2, 6, 0), (0, 3, 6, 1), (1, 5, 3, 2), token_budget=3, max_running=3)),
         Case("out of pages: the one that came last goes back", lambda: trace(
             (0, 6, 12, 0), (0, 7, 12, 1), (0, 5, 12, 2), n_pages=8)),
         Case("the same without a prefix cache", lambda: trace(

@@ -341,6 +341,7 @@ CONTINUOUS = Exercise(
               jobs=_jobs((0, 30, 1), (0, 1, 1), (2, 1, 1), (3, 4, 1))),
         given("a large job waits at the head of the queue", n_seats=4, n_pages=10,
               jobs=_jobs((0, 4, 6), (1, 2, 7), (1, 1, 1))),
+        given("all pages for one job", jobs=_jobs((0, 2, 10), (0, 1, 10)), n_seats=4, n_pages=10),
         given("more pages than there are: ValueError", jobs=_jobs((0, 1, 11)), n_seats=4,
               n_pages=10),
         given("no job", jobs=[], n_seats=2, n_pages=5),

@@ -223,6 +223,12 @@ OBSTACLE = Exercise(
             tpot_limit_s=max(pass_seconds(SEVENTY, 1, 1274)) + 30e-6,
         ),
         given(
+            "a hair below a lone user's step",
+            **_ASK,
+            ttft_limit_s=0.5,
+            tpot_limit_s=max(pass_seconds(SEVENTY, 1, 1274)) - 1e-6,
+        ),
+        given(
             "a prompt of 20 tokens reads the weights all the same",
             deployment=EIGHT,
             n_prompt=20,
@@ -372,6 +378,11 @@ CHOOSE = Exercise(
             "the cheapest cannot do it",
             offers=[offer("small", 90, 1, "tpot"), offer("large", 90, 12)],
             n_users=90,
+        ),
+        given(
+            "one user a copy",
+            offers=[offer("single", 1, 2), offer("pair", 2, 9)],
+            n_users=3,
         ),
         given(
             "equally dear: fewer copies",

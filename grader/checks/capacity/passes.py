@@ -126,6 +126,13 @@ PASS = Exercise(
             n_sequences=50,
         ),
         given(
+            "Mixtral: two prompts of 2 tokens touch more experts than one of them",
+            deployment=Deployment.on(H100, MIXTRAL, 2),
+            n_new=2,
+            n_cached=0,
+            n_sequences=2,
+        ),
+        given(
             "Mixtral: 3 tokens touch more experts than one",
             deployment=Deployment.on(H100, MIXTRAL, 2),
             n_new=1,

@@ -31,6 +31,11 @@ def _near(score: float) -> Inputs:
     return {**inputs, "q": np.full((2, 16), 100.0), "k": score / 400 + 0.01 * inputs["k"]}
 
 
+def _from_end_to_end() -> Inputs:
+    inputs = _near(0.0)
+    return {**inputs, "k": inputs["k"] + np.linspace(-2.25, 2.25, 6)[None, :, None]}
+
+
 def _two_equal() -> Inputs:
     return {"q": np.zeros((1, 1)), "k": np.ones((1, 2, 1)), "v": np.array([[[1.0], [3.0]]])}
 
@@ -118,6 +123,7 @@ PARTIAL = Exercise(
         Case("no keys at all", lambda: query_inputs(np.random.default_rng(2), 2, 0, 4)),
         Case("all scores near 900", lambda: _near(900.0)),
         Case("all scores near -900", lambda: _near(-900.0)),
+        Case("scores from -900 to 900", _from_end_to_end),
     ),
     draw=_draw_query,
     drive=_drive_partial,
@@ -268,6 +274,8 @@ MERGE = Exercise(
         Case("b has no keys", lambda: _parts(0.3, -np.inf)),
         Case("neither has keys", lambda: _parts(-np.inf, -np.inf)),
         Case("lse near 900", lambda: _parts(900.0, 899.0)),
+        Case("lse of 900 and of -900", lambda: _parts(900.0, -900.0)),
+        Case("lse of -900 and of 900", lambda: _parts(-900.0, 900.0)),
     ),
     draw=_draw_parts,
     drive=_drive_partial,

@@ -442,6 +442,12 @@ BLOCK_SIZE = Exercise(
         given(
             "float32, d_head 128", on_chip_bytes=233_472, d_head=128, block_k=32, bytes_per_number=4
         ),
+        given(
+            "16 queries fit exactly",
+            on_chip_bytes=2 * on_chip_numbers(16, 64, 128),
+            d_head=128,
+            block_k=64,
+        ),
         given("too small for 16 queries", on_chip_bytes=20_000, d_head=128, block_k=32),
         given("too small for k and v alone", on_chip_bytes=10_000, d_head=128, block_k=64),
         given(

@@ -65,6 +65,7 @@ REPLICAS = Exercise(
             "12/s for 8 s, 32 at once: exactly 3", rate_per_s=12.0, mean_e2e_s=8.0, max_running=32
         ),
         given("8.75 servers' worth", rate_per_s=10.0, mean_e2e_s=7.0, max_running=8),
+        given("one at a time: 3/s for 1.5 s", rate_per_s=3.0, mean_e2e_s=1.5, max_running=1),
         given("few but long: 2/s for 200 s", rate_per_s=2.0, mean_e2e_s=200.0, max_running=8),
         given("16.4 in flight at 16 a server", rate_per_s=4.1, mean_e2e_s=4.0, max_running=16),
         given("hardly any load", rate_per_s=0.25, mean_e2e_s=0.5, max_running=16),

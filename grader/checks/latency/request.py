@@ -127,6 +127,7 @@ REQUEST = Exercise(
         given("tokens at 10.5, 10.6, 10.9", trace=trace(10.0, 10.5, 10.6, 10.9)),
         given("four tokens, 25 ms apart", trace=trace(0.0, 0.2, 0.225, 0.25, 0.275, start_s=0.15)),
         given("one token", trace=trace(3.0, 3.5, start_s=3.2)),
+        given("two tokens", trace=trace(3.0, 3.5, 3.75)),
         given("three tokens in one burst", trace=trace(1.0, 2.0, 2.0, 2.0, 2.75)),
         given("no tokens", trace=trace(1.0)),
     ),

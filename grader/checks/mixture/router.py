@@ -138,6 +138,12 @@ WEIGHTS = Exercise(
         given("the worked example", scores=np.log([[1.0, 2.0, 5.0]]), n_chosen=2),
         given("scores 2, 1, 0, -1", scores=np.array([[2.0, 1.0, 0.0, -1.0]]), n_chosen=2),
         given("all scores alike", scores=np.zeros((2, 5)), n_chosen=3),
+        given(
+            "64 experts with one score for every four",
+            n_chosen=6,
+            scores=np.stack([np.arange(64.0) % 16, -(np.arange(64.0) % 16)]),
+        ),
+        given("one chosen", scores=np.array([[0.5, 2, 1], [1, 0, -3]]), n_chosen=1),
         given("scores in the thousands", scores=np.array([[3000.0, 2999, 0, 2998]]), n_chosen=3),
         given("every expert is chosen", scores=np.array([[0.0, 2, 1], [1, 0, 3]]), n_chosen=3),
         given("none chosen", scores=np.zeros((2, 4)), n_chosen=0),

@@ -84,6 +84,7 @@ TOUCHED = Exercise(
     cases=(
         given("16 experts, 2 chosen, 16 tokens", n_experts=16, n_chosen=2, n_tokens=16),
         given("one token", n_experts=16, n_chosen=2, n_tokens=1),
+        given("one chosen", n_experts=4, n_chosen=1, n_tokens=3),
         given("no token", n_experts=16, n_chosen=2, n_tokens=0),
         given("4 experts, 2 chosen, 3 tokens: 3.5, by trying all", n_experts=4, n_chosen=2,
               n_tokens=3),
