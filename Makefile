@@ -7,6 +7,7 @@
 #   make lab PIP_ARGS="--proxy ..."   extra arguments for pip
 #   make lab ARGS="--no-browser"      extra arguments for `inferlab lab`
 #   make test ARGS="-k store"         extra arguments for pytest
+#   make mutants ARGS=09_moe          only one lesson
 #   make train-tiny ARGS=moe          only one of the small models
 #   make bench ARGS=--quick           does every benchmark run at all?
 #   make site ARGS=--with-solutions   for instructors: worked solutions folded in
@@ -22,12 +23,13 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
+.PHONY: help lab test mutants build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make lab    make the environment, fetch the model, open JupyterLab on the first lesson"
 	@echo "make test   make the environment, run every test"
+	@echo "make mutants  answers that are wrong in one place: do the checks notice? (some minutes)"
 	@echo "make build  build solutions/ and notebooks/ from src/ and grader/"
 	@echo "make lint   ruff check, ruff format --check, mypy"
 	@echo "make train-tiny  train the small models of data/tiny again (under 30 minutes each)"
@@ -50,6 +52,10 @@ lab: env
 test: env
 	@echo "== inferlab: running every test"
 	@$(PY) -m pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+
+mutants: env
+	@echo "== inferlab: which wrong answers pass the checks?"
+	@PYTHONPATH=tests $(PY) tests/mutants.py $(ARGS)
 
 build: env
 	@echo "== inferlab: building solutions/ and notebooks/"

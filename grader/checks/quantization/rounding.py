@@ -125,6 +125,7 @@ ABSMAX = Exercise(
         given("an outlier and zeros, one scale a column", w=outlier_matrix(), axis=0),
         given("an outlier and zeros, one scale a row", w=outlier_matrix(), axis=1),
         given("all zeros, one scale", w=np.zeros((2, 3))),
+        given("the largest is negative, one scale", w=np.array([[0.5, -2], [1, 0.25]])),
         given("halves go to the even number", w=HALVES, axis=None),
         given("4 bits, one scale", w=outlier_matrix(), bits=4),
     ),
