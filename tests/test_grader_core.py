@@ -2,12 +2,14 @@
 
 import builtins
 import math
+import sys
 
 import numpy as np
 import pytest
 import torch
 from toy_exercise import toy_exercise
 
+from grader import registry
 from grader.compare import Comparison, Raised
 from grader.exercise import Case, given
 from grader.judge import judge
@@ -103,6 +105,21 @@ def test_an_endless_loop_ends(monkeypatch):
 
 
 # ---- what an answer must not do -----------------------------------------------------------------
+
+
+def test_the_memory_of_an_imported_module_is_not_the_answers(tmp_path, monkeypatch):
+    (tmp_path / "heavy_module.py").write_text("TABLE = bytearray(10**7)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    exercise = registry.exercise("grouped_attention")
+
+    def answer(memory, visible):
+        import heavy_module  # noqa: F401
+
+        exercise.reference(memory, visible)
+
+    verdict = judge(exercise, answer)
+    assert sys.modules.pop("heavy_module")
+    assert verdict.passed, verdict.text()
 
 
 def test_a_changed_input_is_failed_even_with_the_right_result():

@@ -11,6 +11,8 @@ from lesson_text import cells, stated_numbers
 from grader import registry
 from grader.checks.gqa.predict import kv_weights_saved
 from grader.counting import CountedMemory
+from grader.judge import judge
+from grader.verdict import Outcome
 from inferlab.attention import (
     ArrayMemory,
     grouped_attention,
@@ -30,7 +32,7 @@ from inferlab.data import load_config, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_cache_bytes
 from inferlab.mla import absorb_query, absorbing_pays
 from inferlab.model import Model, load_model
-from inferlab.operators import attention, causal_mask
+from inferlab.operators import attention, causal_mask, softmax
 from inferlab.weights import random_weights
 from labkit import gqa_measure
 
@@ -190,6 +192,35 @@ def test_pooling_heads_that_are_alike_keeps_every_logit():
     gqa = Model(config, replace(weights, layers=tuple(pooled)))
     text = np.arange(11)[None]
     np.testing.assert_allclose(gqa.forward(text), mha.forward(text), rtol=0, atol=1e-12)
+
+
+def _scored(q, latent, k_rope, w_k, visible, d_rope):
+    rope = q[..., -d_rope:] @ k_rope[:, None].swapaxes(2, 3)
+    scores = absorb_query(q[..., :-d_rope], w_k) @ latent.swapaxes(2, 3) + rope
+    return softmax(np.where(visible, scores / q.shape[-1] ** 0.5, -np.inf))
+
+
+def _copies_latents(q, latent, k_rope, w_k, w_v, visible):
+    latent = np.repeat(latent[:, None], q.shape[1], axis=1)
+    weights = _scored(q, latent, k_rope, w_k, visible, k_rope.shape[-1])
+    return weights @ latent @ np.stack(np.hsplit(w_v, q.shape[1]))
+
+
+def _values_head_by_head(q, latent, k_rope, w_k, w_v, visible):
+    weights = _scored(q, latent[:, None], k_rope, w_k, visible, k_rope.shape[-1])
+    heads = enumerate(np.hsplit(w_v, q.shape[1]))
+    return np.stack([weights[:, h] @ (latent @ w) for h, w in heads], axis=1)
+
+
+@pytest.mark.parametrize("answer", [_copies_latents, _values_head_by_head])
+def test_absorbed_attention_builds_nothing_of_a_heads_own_for_each_token(answer):
+    """Every number is right; only what is held tells."""
+    verdict = judge(registry.exercise("absorbed_attention"), answer)
+    assert (verdict.outcome, verdict.case) == (
+        Outcome.FAILED,
+        "6 heads, 2,000 keys: what is held shows",
+    )
+    assert "all heads read the same" in verdict.diagnosis
 
 
 # ---- sizes -------------------------------------------------------------------------------------

@@ -163,7 +163,8 @@ def absorbed_attention(
     """MLA that never expands the cache: every head reads the latents themselves.
 
     The same numbers as attention over expand_latent(latent, k_rope, w_k, w_v, n_heads), without
-    computing any key or value. The last d_rope numbers of a query are its rotated part. Scores:
+    computing any key or value, or a copy of the latents for each head: what you hold at once is
+    measured. The last d_rope numbers of a query are its rotated part. Scores:
     absorb_query of the other part, times the latents, plus the rotated part times k_rope; all
     divided by the root of the whole width of q, and -inf where visible is False. The softmax
     weights mix latents (d_latent numbers a head); only then each head's columns of w_v turn its

@@ -315,9 +315,10 @@ if ready("expand_latent", "absorbed_attention"):
     print(f"largest difference: {np.abs(expanded - absorbed).max():.1e}")
     for n in (200, 2000):
         moved = n_heads * d_latent * (d_nope + d_value)
-        one = n * moved + n_heads * n * (d_nope + d_rope + d_value)
-        other = moved + n_heads * n * (2 * d_latent + d_rope)
-        print(f"{n:5,} tokens: {one / 1e6:6,.0f} million expanded, {other / 1e6:3,.0f} absorbed")
+        if_expanded = n * moved + n_heads * n * (d_nope + d_rope + d_value)
+        if_absorbed = moved + n_heads * n * (2 * d_latent + d_rope)
+        print(f"{n:5,} tokens: {if_expanded / 1e6:6,.0f} million expanded", end=", ")
+        print(f"{if_absorbed / 1e6:3,.0f} absorbed")
 
 # %% [markdown]
 # Absorbing is not free: each score now multiplies 576 numbers in place of 192, and each value 512 in
@@ -392,9 +393,10 @@ confront("gq_larger_cache")
 # %% [markdown]
 # Mistral 7B v0.1 is flat from 4,096 tokens on. Gemma 3 27B begins like a model with MHA (16 KV heads
 # of 128 in 62 layers), and bends at 1,024, where 52 of its layers stop: at 32,768 tokens it holds
-# 3.12 GB, not 16.64 GB. DeepSeek-V3 is a straight line. A layer of it is small, but it has 61 of them:
-# 70,272 bytes a token, more than the 57,344 of Qwen2.5-7B with its 28 layers of 4 KV heads. A small
-# cache *per layer* is not a small cache.
+# 3.12 GB, not 16.64 GB. gpt-oss-20b bends at its first point: its windows are full at 128 tokens.
+# DeepSeek-V3 is a straight line. A layer of it is small, but it has 61 of them: 70,272 bytes a token,
+# more than the 57,344 of Qwen2.5-7B with its 28 layers of 4 KV heads. A small cache *per layer* is not
+# a small cache.
 #
 # ### On several devices
 #
@@ -446,12 +448,13 @@ if ready("decode_attention_intensity"):
 
 # %% [markdown]
 # MHA does 1 FLOP on a byte, Llama's groups 4 and 8. For them no batch ever lifts attention off the
-# slope: decode attention is memory-bound, whatever you do. Two shapes come near the ridge. Falcon-7B
-# is multi-query: 71 heads on one. (Its larger brothers, 40B and 180B, have 8 KV heads.) And absorbed
-# MLA: 128 heads on one latent, 242. DeepSeek traded cheap arithmetic for dear bytes, on purpose.
+# slope: decode attention is memory-bound, whatever you do. Two shapes climb higher. Falcon-7B is
+# multi-query: 71 heads on one, 71 FLOPs on a byte, a quarter of the ridge. (Its larger brothers, 40B
+# and 180B, have 8 KV heads.) And absorbed MLA comes near it: V3 has 128 heads on one latent, 242.
+# DeepSeek traded cheap arithmetic for dear bytes, on purpose.
 #
-# Turn the attention of one model through its kinds, and see what its cache, its users and its speed make
-# of it. (MLA is there for the models that were made with it.)
+# Turn one model from MHA to GQA to MQA, and watch its cache, how many sequences fit, and its speed.
+# (MLA is there for the models that were made with it.)
 
 # %%
 explore("05")
@@ -463,7 +466,7 @@ explore("05")
 #
 # One layer with 32 query heads of 128 numbers, as in an 8B-style model; one new token; 32, 8 or 1 KV
 # heads; your `grouped_attention`, in float32. `ArrayMemory` is a memory that counts nothing and hands
-# out views. The last row of each context repeats the 8 heads first, as your `repeat_kv` does.
+# out views. A fourth way repeats the 8 heads first, with your `repeat_kv`.
 #
 # The bound is the larger of two times: the bytes that your `layer_cache_numbers` predicts over the
 # measured bandwidth, and the FLOPs over the measured peak.
@@ -524,8 +527,8 @@ if not grading() and ready("grouped_attention", "repeat_kv", "layer_cache_number
 # ### The same in PyTorch, on the fastest device you have
 #
 # `scaled_dot_product_attention` can be given grouped heads in two ways: as **rows**, your own trick (a
-# group's queries are rows of one head, so shapes fit and nothing is shared), or as they are, with
-# `enable_gqa=True`. Then the kernel decides what is read how often, and only the clock tells.
+# group's queries become rows of one head, so there are as many query heads as KV heads), or as they
+# are, with `enable_gqa=True`. Then the kernel decides what is read how often, and only the clock tells.
 
 # %%
 if not grading():
@@ -906,7 +909,7 @@ answers.check("gq_q_falcon")
 #
 # 2g/b: the group size in bf16, whatever the batch and the context. *Follow-up: and MLA's?* All heads
 # share one latent: 2 · 128 · (2 · 512 + 64) FLOPs on 2 · 576 bytes, 242 for V3. *So can attention ever
-# be compute-bound in decode?* With MLA or MQA nearly; with groups of 4 or 8 never.
+# be compute-bound in decode?* With the 128 heads of V3 nearly; with groups of 4 or 8 never.
 # </details>
 #
 # <details><summary><b>Your colleague "adds GQA" to a trained MHA model by averaging heads, and the
@@ -930,7 +933,7 @@ drill("05_gqa", minutes=5)
 # - MLA caches a latent and one rotated key. In decode its matrices are absorbed into query and output;
 #   in a prefill it is expanded. The scale is that of the full key, `d_nope + d_rope`.
 # - Windows stop at their size: bytes = growing · tokens + what the windows hold.
-# - Decode attention does 2g/b FLOPs on a byte. Only MQA and MLA come near a GPU's ridge.
+# - Decode attention does 2g/b FLOPs on a byte. Only MLA with many heads comes near a GPU's ridge.
 # - A device holds at least one whole KV head, and always the whole latent.
 #
 # **Common mistakes.** Heads dealt out in turn in place of neighbours. A repeat that is really copied. A

@@ -59,13 +59,13 @@ def _large_scores() -> Inputs:
 
 
 def _worst_keys_only() -> Inputs:
-    """The only visible keys have scores far below -100."""
+    """The only visible keys have scores far below -10,000."""
     inputs = _inputs(np.random.default_rng(5), (1, 1, 2, 9, 4))
     scores = inputs["q"][0] @ inputs["k"][0].T
     worst = np.argsort(scores, axis=-1)[:, :2]
     visible = np.zeros((2, 9), bool)
     np.put_along_axis(visible, worst, True, axis=-1)
-    return inputs | {"q": 2000 * inputs["q"], "visible": visible}
+    return inputs | {"q": 1e6 * inputs["q"], "visible": visible}
 
 
 def _bound_bytes(inputs: Inputs) -> int:
@@ -153,6 +153,14 @@ def _all_at_once(memory, visible):
     scores = (rows @ k.swapaxes(1, 2)).reshape(len(k), -1, T, k.shape[1]) / math.sqrt(d_head)
     weights = softmax(np.where(visible, scores, -np.inf))
     memory.store("out", (weights.reshape(len(k), -1, k.shape[1]) @ v).reshape(n_heads, T, d_head))
+
+
+def _keeps_all_heads(memory, visible):
+    n, n_kv_heads = memory.shape("q")[0] // memory.shape("k")[0], memory.shape("k")[0]
+    k, v = ([memory.load(name, i) for i in range(n_kv_heads)] for name in ("k", "v"))
+    for i in range(n_kv_heads):
+        heads = slice(i * n, (i + 1) * n)
+        memory.store("out", _attend(memory.load("q", heads), k[i], v[i], visible), heads)
 
 
 def _keys_twice(memory, visible):
@@ -288,7 +296,7 @@ GROUPED = Exercise(
         Case("only keys with very low scores are visible", _worst_keys_only),
         Case(
             "1,000 keys: what is held shows",
-            lambda: _inputs(np.random.default_rng(4), (25, 5, 2, 1000, 64)),
+            lambda: _inputs(np.random.default_rng(4), (80, 5, 1, 1000, 64)),
         ),
     ),
     draw=_draw,
@@ -312,6 +320,9 @@ GROUPED = Exercise(
             _repeat_group
         ),
         "all KV heads are loaded at once: go on to the next when one is done": _all_at_once,
+        "the keys and values of all KV heads are kept: serve a group before you load the next": (
+            _keeps_all_heads
+        ),
         "the keys are loaded twice: keep what you loaded until the group is done": _keys_twice,
         "only one query head of each group is computed": _one_head_of_each_group,
         "the queries of a group are averaged: they share keys and values, not queries": _by_group(
@@ -347,8 +358,8 @@ GROUPED = Exercise(
         "hidden scores are set to 0, which is a score like any other: use -inf": _by_group(
             lambda q, k, v, s: _attend(q, k, v, s, hide=lambda a, s: np.where(s, a, 0.0))
         ),
-        "hidden scores are set to -100, which a large score undercuts: use -inf": _by_group(
-            lambda q, k, v, s: _attend(q, k, v, s, hide=lambda a, s: np.where(s, a, -100.0))
+        "hidden scores are set to -100 or -10,000, which a low score undercuts: -inf": _by_group(
+            lambda q, k, v, s: _attend(q, k, v, s, hide=lambda a, s: np.where(s, a, -1e4))
         ),
         "visible is turned round: True is where a query may look": _by_group(
             lambda q, k, v, s: _attend(q, k, v, s, hide=lambda a, s: np.where(s, -1e30, a))

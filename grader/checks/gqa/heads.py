@@ -112,6 +112,9 @@ KV_HEAD = Exercise(
         "rounded to the nearest; the last heads of a group belong to it as well: round down": (
             _mapping(lambda h, n, kv: round(h * kv / n))
         ),
+        "rounded up: the heads of a group after its first belong to it as well, round down": (
+            _mapping(lambda h, n, kv: -(-h * kv // n))
+        ),
         "a fraction: a head has a whole number": _mapping(lambda h, n, kv: h * kv / n),
         "a float: divide with //, a head's number is an int": _mapping(
             lambda h, n, kv: float(h // (n // kv))
@@ -370,6 +373,14 @@ POOL = Exercise(
     ),
     wrong={
         "the heads are added; their mean is asked": _pooled(lambda groups: groups.sum(axis=2)),
+        "divided by all heads: the mean of a group divides by the heads in that group": _pooled(
+            lambda groups: groups.mean(axis=2) / groups.shape[1]
+        ),
+        "the heads keep an axis of their own: reshape to (d_model, n_kv_heads * d_head)": (
+            lambda w, n_kv_heads, d_head: pool_kv_heads(w, n_kv_heads, d_head).reshape(
+                len(w), n_kv_heads, d_head
+            )
+        ),
         "pools heads that lie n_kv_heads apart: a group is a run of neighbours": _pool_strided,
         "only the first head of each group is kept: average all of them": _pooled(
             lambda groups: groups[:, :, 0]

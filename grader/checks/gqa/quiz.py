@@ -195,6 +195,7 @@ QUESTIONS = (
                 cache_bytes(_mla_config(p), 1) * float(p["n_heads"])
             ),
             "the rotated key is forgotten": lambda p: 2.0 * p["n_layers"] * p["d_latent"],
+            "one layer only": lambda p: 2.0 * (p["d_latent"] + p["d_rope"]),
         },
         why=lambda p: (
             f"{p['n_layers']} · ({p['d_latent']} + {p['d_rope']}) · 2 B = "
@@ -279,6 +280,9 @@ QUESTIONS = (
                 16.0 * p["n_heads"] / p["bits"]
             ),
             "counted in bits": lambda p: 2.0 * p["n_sharing"] / p["bits"],
+            "a multiply-add is counted once: it is 2 FLOPs": lambda p: (
+                8.0 * p["n_sharing"] / p["bits"]
+            ),
         },
         why=lambda p: (
             f"2 · {p['n_sharing']} / {p['bits'] // 8} = "

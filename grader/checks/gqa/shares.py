@@ -102,6 +102,11 @@ def _shared_unwindowed(config, n_tokens, n_devices, n_sequences=1, bytes_per_num
     return cache_bytes_per_device(everything, n_tokens, n_devices, n_sequences, bytes_per_number)
 
 
+def _sequences_dealt_out(config, n_tokens, n_devices, n_sequences=1, bytes_per_number=2):
+    sizes = config, n_tokens, n_devices, n_sequences, bytes_per_number
+    return cache_bytes_per_device(*sizes) // n_devices
+
+
 PER_DEVICE = Exercise(
     id="cache_bytes_per_device",
     reference=cache_bytes_per_device,
@@ -162,6 +167,9 @@ PER_DEVICE = Exercise(
         ),
         "always one KV head a device: with few devices each holds several": _shared(
             lambda whole, n, k: whole // n
+        ),
+        "the sequences are dealt out as well: a device holds its heads of all of them": (
+            _sequences_dealt_out
         ),
         "windows at full length: start from cache_bytes, which knows them": _shared_unwindowed,
         "MLA's latent is divided by n_kv_heads: it has no heads": _shared(
@@ -284,14 +292,21 @@ INTENSITY = Exercise(
         "MLA is counted with d_head: in the absorbed form heads work on the latent": _intensity(
             mla=lambda w, c: 4 * c.n_heads * c.d_head
         ),
-        "MLA's rotated key is mixed into the output, too: it only helps to score": _intensity(
-            mla=lambda w, c: 4 * c.n_heads * (w.d_latent + w.d_rope)
+        "MLA's rotated key is mixed, too, or not counted: it only scores, and it is cached": (
+            _intensity(mla=lambda w, c: 4 * c.n_heads * (w.d_latent + w.d_rope))
         ),
         "MLA's rotated key is left out of the scores": _intensity(
             mla=lambda w, c: 4 * c.n_heads * w.d_latent
         ),
         "2g/b for MLA as well, with g = 1: all heads share one latent": _intensity(
             mla=lambda w, c: 2 * (w.d_latent + w.d_rope)
+        ),
+        "2g/b for MLA as well, with g = n_heads: its latent is key and value, so it works twice": (
+            _intensity(mla=lambda w, c: 2 * c.n_heads * (w.d_latent + w.d_rope))
+        ),
+        "the FLOPs of all layers on the bytes of one: count both in one layer": _intensity(
+            lambda c: 4 * c.n_layers * c.n_heads * c.d_head,
+            lambda w, c: 2 * c.n_layers * c.n_heads * (2 * w.d_latent + w.d_rope),
         ),
         "one head of MLA: all n_heads read the same latent": _intensity(
             mla=lambda w, c: 2 * (2 * w.d_latent + w.d_rope)

@@ -111,6 +111,9 @@ LAYER_NUMBERS = Exercise(
             lambda c: 2 * c.n_kv_heads * (c.d_model // c.n_heads)
         ),
         "assumes 8 KV heads: read n_kv_heads": _numbers(lambda c: 2 * 8 * c.d_head),
+        "the size of a group in place of n_kv_heads, the number of groups": _numbers(
+            lambda c: 2 * (c.n_heads // c.n_kv_heads) * c.d_head
+        ),
         "all layers together: one layer is asked": _numbers(
             lambda c: c.n_layers * 2 * c.n_kv_heads * c.d_head,
             lambda w, c: c.n_layers * (w.d_latent + w.d_rope),
@@ -391,6 +394,12 @@ BYTES = Exercise(
         ),
         "the windows are left out: they hold something, too": _sized(
             lambda b, f, n, w, t, s: s * f * b * t
+        ),
+        "windows that are not full yet are left out: until then they hold n_tokens": _sized(
+            lambda b, f, n, w, t, s: s * (f * b * t + n * b * w * (t >= w))
+        ),
+        "the windows alone, where there are any: the other layers keep all n_tokens": _sized(
+            lambda b, f, n, w, t, s: s * b * (n * min(t, w) if w else f * t)
         ),
         "bytes_per_number is ignored: 2 is only the default": (
             lambda config, n_tokens, n_sequences=1, bytes_per_number=2: cache_bytes(
