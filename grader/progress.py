@@ -127,7 +127,7 @@ def _go_on(line: Line | None) -> str:
     kind = "exercise" if line.is_exercise else "question"
     return (
         f"**Go on at** lesson {line.lesson[:2]}, {kind} `{line.name}` (about {line.minutes} "
-        "minutes): `inferlab lab` opens that lesson."
+        "min): `inferlab lab` opens that lesson."
     )
 
 
@@ -225,13 +225,13 @@ def _lesson_rows(lesson: Lesson) -> list[tuple[str, ...]]:
 
 def _lesson_sum(lesson: Lesson) -> str:
     (done, every), (points, most) = lesson.count(True), lesson.points
-    spent = "" if lesson.minutes is None else f", {lesson.minutes:.0f} minutes"
+    spent = "" if lesson.minutes is None else f", {lesson.minutes:.0f} min"
     return f"{lesson.name}: {done} of {every} exercises, {points} of {most} points{spent}"
 
 
 def _lesson_next(lesson: Lesson) -> str:
     line = lesson.waiting
-    return f"next: `{line.name}`, about {line.minutes} minutes" if line else "all of it is passed"
+    return f"next: `{line.name}`, about {line.minutes} min" if line else "all of it is passed"
 
 
 def _lesson_text(lesson: Lesson) -> str:
