@@ -9,7 +9,13 @@ from conftest import TINY, tiny_model
 from lesson_text import prose, stated_numbers
 
 from grader import registry
-from grader.checks.prefill_decode.quiz import device_of, flops_ratio, longer_phase, seconds_ratio
+from grader.checks.prefill_decode.quiz import (
+    READ_AND_WRITE,
+    device_of,
+    flops_ratio,
+    longer_phase,
+    seconds_ratio,
+)
 from inferlab.attention import self_attention
 from inferlab.config import MlaConfig, ModelConfig, RopeScaling
 from inferlab.cost import body_params, forward_flops, step_bound_s
@@ -222,10 +228,21 @@ def test_the_configs_that_the_text_reads():
     assert load_config("smollm2-135m")["max_position_embeddings"] == 8192
 
 
+def test_a_pass_says_what_it_wants_in_place_of_a_bare_token():
+    parts = ModelParts(tiny_model("gqa"))
+    for tokens in (5, [[5]]):
+        with pytest.raises(ValueError, match=re.escape(f"as [5] is; given: {tokens}")):
+            prefill(parts, tokens)
+    assert parts.passes == []
+
+
 def test_predictions_have_an_answer():
     answers = {p.id: p.answer() for p in registry.predictions(LESSON)}
     assert answers["pd_flops_ratio"] == flops_ratio() == pytest.approx(1.11, abs=0.01)
-    assert answers["pd_time_ratio"] == seconds_ratio() == pytest.approx(316, abs=1)
+    assert answers["pd_time_ratio"] == pytest.approx(50, abs=0.1)
+    assert seconds_ratio(*READ_AND_WRITE) == pytest.approx(316, abs=1)  # as its reason says
+    assert in_ms(ttft_bound_s(EIGHT_B, 1000, *H100), 1) == "14.4"
+    assert in_ms(ttft_bound_s(EIGHT_B, 50, *H100), 1) == "4.5"
     assert 1 < answers["pd_speed_ratio"] < 256
     assert answers["pd_rag"] == "the decode steps: writing 50"
 

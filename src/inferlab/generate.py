@@ -47,7 +47,8 @@ def generate_uncached(model: Model, prompt: Sequence[int], n_new: int) -> list[i
     model.next_logits(tokens) runs all of `tokens` and returns the logits (vocab_size,) that follow
     the last of them. Greedy: the next token is the index of the largest logit.
 
-    prompt: at least one token id; n_new >= 0 -> the n_new generated ids, without the prompt
+    prompt: at least one token id; n_new >= 0 -> the n_new generated ids, without the prompt; an
+    end-of-text token is one like any other
     Step i (i = 0, 1, …) runs len(prompt) + i tokens; the prompt itself must not change.
     Example: a prompt of 5 tokens, n_new 3: the model runs 5, then 6, then 7 tokens, 18 in all.
     """
@@ -113,6 +114,8 @@ class ModelParts:
 
     def embed(self, tokens: Sequence[int]) -> np.ndarray:
         """Begin a pass: the rows of T tokens, (1, T, d_model). Counts them in self.passes."""
+        if np.ndim(tokens) != 1:
+            raise ValueError(f"tokens must be a list of token ids, as [5] is; given: {tokens}")
         batch = check_tokens(np.asarray(tokens)[None], self.config)
         self.passes.append(batch.shape[1])
         return self._weights.embedding[batch]
@@ -159,7 +162,7 @@ def prefill(
 ) -> tuple[np.ndarray, Kept]:
     """Run tokens in one pass, on top of what is kept; return the last logits and what to keep.
 
-    A pass is: x = parts.embed(tokens); then, for each layer in order,
+    A pass is: x = parts.embed(tokens); then, for layer = 0, 1, … in order,
     x, k, v = parts.block(layer, x, k, v) with the k and v kept of this layer, which returns the
     longer k and v to keep; then parts.logits(x).
 

@@ -169,7 +169,7 @@ def prefill_share(
     """The prefill's share of a request's seconds, 0 to 1: above 0.5 the prefill dominates.
 
     One user, no waiting. Compare seconds, not tokens: ttft_bound_s is the prefill, and
-    end_to_end_s of it and tpot_bound_s is the whole.
+    end_to_end_s of it and tpot_bound_s is the whole. With one output token the share is 1.
 
     Example: 8B-style, bf16, 8,000 in, 50 out, 3.35e12 bytes/s, 989.4e12 FLOP/s -> 0.356: most of
     the tokens are read, yet writing takes longer.

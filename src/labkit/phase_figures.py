@@ -222,6 +222,16 @@ def workload_bars_figure(names: Sequence[str], prefill_s: Numbers, decode_s: Num
 # ---- measured: tokens a second by prompt length ------------------------------------------------
 
 
+def _with_the_knee(
+    lengths: Sequence[int], bound_tok_s: Numbers, knee: int
+) -> list[tuple[int, float]]:
+    """The bound's points, and its corner: up to the knee it grows with the prompt's length."""
+    points = dict(zip(lengths, bound_tok_s, strict=True))
+    if lengths[0] < knee < lengths[-1]:
+        points.setdefault(knee, min(bound_tok_s[0] * knee / lengths[0], max(bound_tok_s)))
+    return sorted(points.items())
+
+
 def phase_rates_figure(
     lengths: Sequence[int],
     prefill_tok_s: Numbers,
@@ -243,7 +253,8 @@ def phase_rates_figure(
     blue: Look = {"color": BLUE, "marker": "o", "linestyle": "-"}
     red: Look = {"color": RED, "marker": "", "linestyle": "-"}
     plot.plot(lengths, prefill_tok_s, label="prefill, measured", **blue)
-    plot.plot(lengths, bound_tok_s, label="prefill, at most", **(blue | BOUND))
+    corners = _with_the_knee(lengths, bound_tok_s, knee)
+    plot.plot(*zip(*corners, strict=True), label="prefill, at most", **(blue | BOUND))
     ends = [min(lengths), max(lengths)]
     plot.plot(ends, [decode_tok_s] * 2, label="decode, measured", **red)
     plot.plot(ends, [decode_bound_tok_s] * 2, label="decode, at most", **(red | BOUND))

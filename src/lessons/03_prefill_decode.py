@@ -214,7 +214,7 @@ if ready("attend_with_past"):
 # | call | what it does |
 # |---|---|
 # | `parts.embed(tokens)` | begins a pass: the rows `x` of the tokens, `(1, T, d_model)` |
-# | `parts.block(layer, x, k, v)` | one decoder block on top of this layer's past: `x, k, v`, `k` and `v` longer |
+# | `parts.block(layer, x, k, v)` | decoder block number `layer` on top of its past: `x, k, v`, `k` and `v` longer |
 # | `parts.logits(x)` | ends a pass: final norm and head, for the last row only |
 # | `parts.nothing_kept()` | how a request begins: a list of `(k, v)`, one for each layer, of no tokens |
 #
@@ -430,8 +430,9 @@ if ready("tpot_bound_s", "ttft_bound_s"):
                 f"users: {n_users:2d}, {n_tokens:5,d} tokens kept each: {1e3 * gap:5.2f} ms a step, "
                 f"{1 / gap:3.0f} tokens/s each, {n_users / gap:5,.0f} together"
             )
-    ratio = 1000 * tpot_bound_s(EIGHT_B, 1000, 1001, *H100) / ttft_bound_s(EIGHT_B, 1000, *H100)
-    print(f"writing 1,000 tokens takes {ratio:.0f} times as long as reading 1,000")
+    for n in (1000, 50):
+        ratio = n * tpot_bound_s(EIGHT_B, n, n + 1, *H100) / ttft_bound_s(EIGHT_B, n, *H100)
+        print(f"writing {n:,d} tokens takes {ratio:.0f} times as long as reading {n:,d}")
 confront("pd_time_ratio")
 
 # %% [markdown]
@@ -585,18 +586,18 @@ if model and ready("prefill_knee", *NEEDED):
 
 # %% [markdown]
 # **Reading it.** Left of the knee a longer prompt costs nearly nothing more, so its tokens a second
-# grow with its length. Right of it the arithmetic units are busy, and the curve is flat: a token more
-# costs a token's time. A CPU has a lower ridge than a GPU (it computes less for each byte that it
-# reads), so its knee lies at about ten tokens or a few tens, and the two speeds differ by a factor of
-# ten or so rather than of hundreds.
+# grow with its length. Right of it the arithmetic units are busy, and the bound is flat: a token more
+# costs a token's time. The measured curve bends later than its bound: a product of few rows does not
+# reach the peak, which was measured on a large one. A CPU has a lower ridge than a GPU (it computes
+# less for each byte that it reads), so its knee lies at about ten tokens or a few tens, and the two
+# speeds differ by a factor of ten or so rather than of hundreds.
 #
-# **The gap to the bounds.** Both stay above their floor, for reasons the floor leaves out. A small
-# product is slower than the peak, which was measured on a large one. Norms, rotations, the softmax and
-# SwiGLU's own arithmetic read and write memory as well. Attention in plain NumPy computes the whole
-# square of scores and masks half of it; at 512 tokens you may see the curve fall a little. Python
-# itself spends time on each of 30 layers. And this lesson's plain arrays are copied in every step to
-# become one token longer, which lesson 04 puts right. `inferlab generate "your question"` runs the
-# same loop on the engine's own cache and ends with a line of TTFT and TPOT.
+# **The gap to the bounds.** Both stay above their floor, for other reasons too. Norms, rotations, the
+# softmax and SwiGLU's own arithmetic read and write memory as well. Attention in plain NumPy computes
+# the whole square of scores and masks half of it; at 512 tokens you may see the curve fall a little.
+# Python itself spends time on each of 30 layers. And this lesson's plain arrays are copied in every
+# step to become one token longer, which lesson 04 puts right. `inferlab generate "your question"` runs
+# the same loop on the engine's own cache and ends with a line of TTFT and TPOT.
 #
 # ### The same on a GPU
 
@@ -905,8 +906,8 @@ drill("03_prefill_decode", minutes=5)
 # - There is one kind of pass: `T` new tokens on top of kept keys and values. A prefill is a long one, a
 #   decode step a pass of one token, a chunk lies between.
 # - New tokens continue the positions of the past, see all of it, and see each other causally.
-# - Reading a token and writing a token cost the same FLOPs. A pass reads the same bytes however many
-#   tokens it runs: that is the whole difference.
+# - Reading a token and writing a token cost nearly the same FLOPs. A pass reads the same bytes however
+#   many tokens it runs: that is the whole difference.
 # - A pass takes at least the longer of bytes / bandwidth and FLOPs / peak. Prefills beyond the knee are
 #   bound by arithmetic, decode steps by reading.
 # - TTFT is waiting plus prefill; `n` tokens take `n − 1` steps; the whole is TTFT + (n − 1) · TPOT.

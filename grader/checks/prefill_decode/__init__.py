@@ -5,9 +5,10 @@ from grader.checks.prefill_decode.costs import FLOPS, INTENSITY, READ
 from grader.checks.prefill_decode.knee import KNEE
 from grader.checks.prefill_decode.lesson import LESSON
 from grader.checks.prefill_decode.passes import PREFILL, STEP
+from grader.checks.prefill_decode.past import ATTEND
 from grader.checks.prefill_decode.quiz import PREDICTIONS, QUESTIONS
 from grader.checks.prefill_decode.request import END_TO_END, SHARE
-from grader.checks.prefill_decode.running import ATTEND, UNCACHED
+from grader.checks.prefill_decode.running import UNCACHED
 from grader.checks.prefill_decode.seconds import TPOT, TTFT
 
 EXERCISES = (

@@ -62,6 +62,24 @@ def _padded(parts, prompt, chunk_size):
     return _in_chunks()(parts, filled, chunk_size)
 
 
+def _whole_chunks(parts, prompt, chunk_size):
+    if chunk_size < 1:
+        raise ValueError("chunk_size must be at least 1")
+    kept = None
+    for i in range(len(prompt) // chunk_size):
+        logits, kept = prefill(parts, prompt[i * chunk_size : (i + 1) * chunk_size], kept)
+    return logits, kept
+
+
+def _on_the_first_alone(parts, prompt, chunk_size):
+    if chunk_size < 1:
+        raise ValueError("chunk_size must be at least 1")
+    logits, kept = prefill(parts, prompt[:chunk_size])
+    for start in range(chunk_size, len(prompt), chunk_size):
+        logits, _ = prefill(parts, prompt[start : start + chunk_size], kept)
+    return logits, kept
+
+
 def _rest_apart(parts, prompt, chunk_size):
     if chunk_size < 1:
         raise ValueError("chunk_size must be at least 1")
@@ -164,6 +182,10 @@ CHUNKED = Exercise(
         ),
         "the shorter last chunk is left out: those tokens belong to the prompt": _in_chunks(
             starts=lambda n, c: range(0, n - c + 1, c) if n >= c else range(0, n, c)
+        ),
+        "only whole chunks are run: the tokens that are left over are a chunk too": _whole_chunks,
+        "every chunk starts on the first one's: what a chunk keeps goes on to the next": (
+            _on_the_first_alone
         ),
         "the last chunk is filled up with token 0: no token may be invented": _padded,
         "the prompt runs in one pass: chunk_size is ignored": _in_chunks(

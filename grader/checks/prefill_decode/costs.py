@@ -83,6 +83,12 @@ def _phases(
     return flops
 
 
+def _zero_alone_is_refused(config, n_prompt, n_output):
+    if n_output == 0:
+        raise ValueError("n_output must not be 0")
+    return phase_flops(config, n_prompt, max(n_output, 1))
+
+
 def _decode_in_one_pass(config, n_prompt, n_output):
     require_output(n_output)
     decode = forward_flops(config, n_output - 1, n_prompt) if n_output > 1 else 0
@@ -138,6 +144,7 @@ FLOPS = Exercise(
         given("one output token: no step", config=SMOL, n_prompt=17, n_output=1),
         given("a prompt of one token, two out", config=SMOL, n_prompt=1, n_output=2),
         given("no output token is refused", config=SMOL, n_prompt=5, n_output=0),
+        given("n_output -2 is refused", config=SMOL, n_prompt=5, n_output=-2),
     ),
     draw=_draw_phases,
     wrong={
@@ -152,6 +159,9 @@ FLOPS = Exercise(
         ),
         "step i runs on top of n_prompt + i + 1: its own token is not kept yet": _phases(
             step=lambda c, n, i: forward_flops(c, 1, n + i + 1)
+        ),
+        "step i runs on top of n_prompt + i - 1: step 0 finds the whole prompt": _phases(
+            step=lambda c, n, i: forward_flops(c, 1, n + i - 1)
         ),
         "every step runs the whole text again: what is kept is not run": _phases(
             step=lambda c, n, i: forward_flops(c, n + i + 1)
@@ -177,7 +187,11 @@ FLOPS = Exercise(
         "one sum comes back: prefill and decode are asked one by one": _phases(
             result=lambda prefill, decode: prefill + decode
         ),
+        "the prefill is in the second number too: it is that of the decode steps alone": _phases(
+            result=lambda prefill, decode: (prefill, prefill + decode)
+        ),
         "an answer of no tokens is accepted: n_output must be at least 1": _phases(check=False),
+        "0 alone is refused: n_output must be at least 1": _zero_alone_is_refused,
         "decode comes first: the prefill comes first": _phases(
             result=lambda prefill, decode: (decode, prefill)
         ),
@@ -261,6 +275,11 @@ READ = Exercise(
         "the head is left out: d_model * vocab_size weights": _read(
             weights=lambda c, b, B: b * body_params(c)
         ),
+        "a tied head is left out: the same numbers as the embedding, and all are read": _read(
+            weights=lambda c, b, B: (
+                b * (body_params(c) if c.tied_embeddings else _numbers_of_weights(c))
+            )
+        ),
         "the embedding is counted as well: only a few rows of it are looked up": _read(
             weights=lambda c, b, B: b * (_numbers_of_weights(c) + c.d_model * c.vocab_size)
         ),
@@ -269,6 +288,12 @@ READ = Exercise(
         ),
         "n_heads in place of n_kv_heads: only KV heads are kept": _read(
             cache=lambda c, n, b, B: kv_cache_bytes(c, n, B, b) * c.n_heads // c.n_kv_heads
+        ),
+        "d_model in place of n_kv_heads * d_head: a key has d_head numbers for each KV head": _read(
+            cache=lambda c, n, b, B: 2 * c.n_layers * c.d_model * n * B * b
+        ),
+        "bytes_per_number counts twice for the cache: kv_cache_bytes gives bytes already": _read(
+            cache=lambda c, n, b, B: b * kv_cache_bytes(c, n, B, b)
         ),
         "the factor 2 is missing: keys and values are both read": _read(
             cache=lambda c, n, b, B: kv_cache_bytes(c, n, B, b) // 2
@@ -351,6 +376,12 @@ INTENSITY = Exercise(
         ),
         "the FLOPs of one sequence only: all of them compute": _intensity(
             lambda c, n, m, B, b: forward_flops(c, n, m) / pass_read_bytes(c, m, B, b)
+        ),
+        "n_sequences is ignored: they share one reading of the weights": _intensity(
+            lambda c, n, m, B, b: pass_intensity(c, n, m, 1, b)
+        ),
+        "the batch is taken for one long text: each sequence attends to its own tokens": _intensity(
+            lambda c, n, m, B, b: forward_flops(c, n * B, m) / pass_read_bytes(c, m, B, b)
         ),
         "the bytes of one sequence only: each reads its own keys and values": _intensity(
             lambda c, n, m, B, b: B * forward_flops(c, n, m) / pass_read_bytes(c, m, 1, b)

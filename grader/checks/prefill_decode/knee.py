@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,12 @@ KNEE = Exercise(
             bandwidth_bytes_per_s=1e12,
             peak_flops_per_s=1e9,
         ),
+        given(
+            "7 tokens compute exactly as long as reading takes, 1 s",
+            config=SMOL,
+            bandwidth_bytes_per_s=float(pass_read_bytes(SMOL)),
+            peak_flops_per_s=float(forward_flops(SMOL, 7)),
+        ),
     ),
     draw=_draw_knee,
     wrong={
@@ -110,6 +117,24 @@ KNEE = Exercise(
         ),
         "ridge times bytes / 2 is the rule of thumb: here the head counts once, attention too": (
             _knee(lambda c, bw, peak, b: math.ceil(peak / bw * b / 2))
+        ),
+        "the rule of thumb, rounded down: it is not this count, and the next length is asked": (
+            _knee(lambda c, bw, peak, b: int(peak / bw * b / 2))
+        ),
+        "the rule of thumb as it is: a whole number of tokens is asked, counted exactly": _knee(
+            lambda c, bw, peak, b: peak / bw * b / 2
+        ),
+        "one too many where both take equally long: at least as long is enough": _knee(
+            lambda c, bw, peak, b: next(
+                n for n in count(1) if forward_flops(c, n) / peak > pass_read_bytes(c, 0, 1, b) / bw
+            )
+        ),
+        "the prompt's own keys and values are read: the pass makes them": _knee(
+            lambda c, bw, peak, b: next(
+                n
+                for n in count(1)
+                if forward_flops(c, n) / peak >= pass_read_bytes(c, n, 1, b) / bw
+            )
         ),
         "one too few: that is the longest prompt still bound by reading": _knee(
             lambda c, bw, peak, b: prefill_knee(c, bw, peak, b) - 1

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from grader.checks.prefill_decode.lesson import LESSON
-from grader.compare import Comparison, Raised, raised
+from grader.checks.prefill_decode.lesson import LESSON, tried
+from grader.compare import Comparison, Raised
 from grader.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
 from inferlab.generate import Kept, ModelParts, decode_step, prefill
@@ -61,14 +61,6 @@ def _copy(value: Any) -> Any:
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
-def _tried(call: Callable[[], Any]) -> Any:
-    """Its result, or the observation that it raised (after something else went wrong already)."""
-    try:
-        return call()
-    except Exception as error:
-        return raised(error)
-
-
 def _frozen(kept: Any) -> Any:
     """What is kept, copied: to see later whether it was changed."""
     return [[_copy(a) for a in pair] for pair in kept] if isinstance(kept, list) else kept
@@ -92,7 +84,7 @@ def _drive_prefill(answer: Any, inputs: Inputs) -> dict[str, Any]:
     kept = prefill(parts, inputs["tokens"])[1]
     before, passes = _frozen(kept), len(parts.passes)
     for turn in ("on top of it, ", "again from the same place, "):
-        result = _tried(lambda: answer(parts=parts, tokens=more, kept=kept))
+        result = tried(lambda: answer(parts=parts, tokens=more, kept=kept))
         raised_there = isinstance(result, Raised)
         seen |= {f"{turn}raised": result} if raised_there else looked_at(result, turn)
         seen[f"{turn}the list that was given is unchanged"] = _unchanged(kept, before)
@@ -113,6 +105,7 @@ def _passing(
     hand_on: bool = True,
     keep: Callable = lambda k, v, T: (k, v),
     past: Callable = lambda kept, layer: kept[layer],
+    join: Callable = lambda past, k, v: (k, v),
     result: Callable = lambda parts, x, now, kept: (parts.logits(x), now),
     into: Callable = lambda kept: [None] * len(kept),
 ):
@@ -124,7 +117,7 @@ def _passing(
         now = into(kept)
         for layer in layers(kept):
             new_x, k, v = parts.block(layer, x, *past(kept, layer))
-            now[layer] = keep(k, v, len(tokens))
+            now[layer] = keep(*join(past(kept, layer), k, v), len(tokens))
             x = new_x if hand_on else x
         return result(parts, x, now, kept)
 
@@ -225,6 +218,14 @@ PREFILL = Exercise(
         "only the new tokens are kept: the past must stay in front of them": _passing(
             keep=lambda k, v, T: (k[:, :, -T:], v[:, :, -T:])
         ),
+        "keys and values are handed to the block in the wrong order: keys first": _passing(
+            past=lambda kept, layer: kept[layer][::-1]
+        ),
+        "the past is joined once more: what a block returns holds it already": _passing(
+            join=lambda past, *new: [
+                np.append(*both, axis=2) for both in zip(past, new, strict=True)
+            ]
+        ),
         "keys and values are kept in the wrong order": _passing(keep=lambda k, v, T: (v, k)),
         "only the last layer's keys and values are kept: every layer needs its own": _passing(
             result=lambda parts, x, now, kept: (parts.logits(x), now[-1:])
@@ -261,7 +262,7 @@ def _drive_step(answer: Any, inputs: Inputs) -> dict[str, Any]:
     seen["tokens run"] = list(parts.passes)
     seen["the list that was given is unchanged"] = _unchanged(kept, before)
     onward = one[1] if isinstance(one, (tuple, list)) and len(one) == 2 else None
-    result = _tried(lambda: answer(parts=parts, token=second, kept=onward))
+    result = tried(lambda: answer(parts=parts, token=second, kept=onward))
     name = "a second step, "
     if isinstance(result, Raised):
         return {**seen, f"{name}raised": result}
@@ -312,6 +313,9 @@ STEP = Exercise(
     drive=_drive_step,
     comparison=PASS_COMPARISON,
     wrong={
+        "the bare token is handed to prefill: it takes a list of tokens, [token]": (
+            lambda parts, token, kept: prefill(parts, token, kept)
+        ),
         "the token runs on top of nothing: the model has forgotten the text": (
             lambda parts, token, kept: prefill(parts, [token])
         ),

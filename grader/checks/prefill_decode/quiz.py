@@ -16,6 +16,7 @@ from labkit.questions import Question
 
 MEASURED_TOKENS = 256  # length at which the lesson compares the speed of the two phases
 READ_AND_WRITE = (1000, 1001)  # tokens in, tokens out: a thousand each for the two phases
+SHORT = (50, 51)  # the same below the knee
 RAG = (8000, 50)
 
 
@@ -31,13 +32,9 @@ def flops_ratio() -> float:
     return decode / prefill
 
 
-def seconds_ratio() -> float:
-    """The same in least seconds, on an H100."""
-    config, device, (n_prompt, n_output) = (
-        model_preset("8b-style"),
-        device_of("h100-sxm"),
-        (READ_AND_WRITE),
-    )
+def seconds_ratio(n_prompt: int, n_output: int) -> float:
+    """Least seconds of the decode steps over those of the prefill, on an H100."""
+    config, device = model_preset("8b-style"), device_of("h100-sxm")
     tpot_s = tpot_bound_s(config, n_prompt, n_output, *device) or 0.0
     return (n_output - 1) * tpot_s / ttft_bound_s(config, n_prompt, *device)
 
@@ -70,14 +67,14 @@ PREDICTIONS = (
     ),
     Prediction(
         id="pd_time_ratio",
-        question="The same model, prompt and steps, one user, on an H100 (3.35 TB/s, 989.4 TFLOP/s "
-        "in bf16), at the very best. How many times as many **seconds** do the 1,000 decode steps "
-        "take as the prefill?",
+        question="The same model with a short prompt: 50 tokens in, then 50 decode steps. One "
+        "user, an H100 (3.35 TB/s, 989.4 TFLOP/s in bf16), at the very best. How many times as "
+        "many **seconds** do the steps take together as the prefill?",
         unit="x",
-        answer=seconds_ratio,
-        because="The prefill reads the weights once, for all 1,000 tokens, and is bound by "
-        "computing: 14.4 ms. Each step reads all 15 GB again for a single token: 4.5 ms, a "
-        "thousand times.",
+        answer=lambda: seconds_ratio(*SHORT),
+        because="50 tokens are too few to keep the arithmetic busy: the prefill takes the 4.5 ms "
+        "of reading the weights, as each of the 50 steps does. With 1,000 and 1,000 computing "
+        "bounds the prefill, 14.4 ms, and the steps take 316 times as long.",
     ),
     Prediction(
         id="pd_rag",
@@ -368,7 +365,7 @@ QUESTIONS = (
             "read, and goes on. Which number shows it best?"
         ),
         choices=(
-            "the longest gaps between tokens (ITL, p99)",
+            "the longest gaps between tokens (ITL, its tail)",
             "the mean time per output token (TPOT, mean)",
             "the time to this user's first token (TTFT)",
             "the tokens a second of the whole server",
@@ -417,8 +414,8 @@ QUESTIONS = (
             "weights and keys are read again for each chunk, and others run in between",
         },
         why=lambda p: (
-            "The operations stay, the reading grows, and the prompt's own TTFT with it. What gets "
-            "better are the gaps of everybody else."
+            "The operations stay, the reading grows, and its own first token comes no sooner. What "
+            "gets better are the gaps of everybody else."
         ),
     ),
 )

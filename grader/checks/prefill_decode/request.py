@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.costs import EIGHT_B, H100, draw_config, draw_device
-from grader.checks.prefill_decode.lesson import LESSON
+from grader.checks.prefill_decode.lesson import LESSON, tried
 from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
 from inferlab.cost import step_bound_s
@@ -39,7 +39,9 @@ END_TO_END = Exercise(
         given("0.2 s, 25 ms, 300 tokens", ttft_s=0.2, tpot_s=0.025, n_output=300),
         given("one token, no time per token", ttft_s=0.4, tpot_s=None, n_output=1),
         given("one token, a time per token given", ttft_s=0.4, tpot_s=0.03, n_output=1),
+        given("both tokens at once", ttft_s=0.4, tpot_s=0.0, n_output=2),
         given("no token is refused", ttft_s=0.4, tpot_s=0.03, n_output=0),
+        given("n_output -2 is refused", ttft_s=0.4, tpot_s=0.03, n_output=-2),
         given("two tokens and no time per token is refused", ttft_s=0.4, tpot_s=None, n_output=2),
     ),
     draw=lambda rng: {
@@ -74,6 +76,16 @@ END_TO_END = Exercise(
                 if tpot_s is None and n_output <= 1
                 else _end(ttft_s, tpot_s, max(n_output, 1), n_output - 1)
             )
+        ),
+        "0 alone is refused: n_output must be at least 1": (
+            lambda ttft_s, tpot_s, n_output: (
+                _end(ttft_s, tpot_s, n_output, n_output - 1)
+                if n_output >= 0
+                else ttft_s + (n_output - 1) * tpot_s
+            )
+        ),
+        "a time per token of 0 is refused: None alone is no time": (
+            lambda ttft_s, tpot_s, n_output: _end(ttft_s, tpot_s or None, n_output, n_output - 1)
         ),
         "None is taken for 0 with more than one token: their time is not known": (
             lambda ttft_s, tpot_s, n_output: _end(ttft_s, tpot_s or 0.0, n_output, n_output - 1)
@@ -127,9 +139,11 @@ def _draw_share(rng: np.random.Generator) -> Inputs:
 
 
 def _drive_share(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    """The request that is given; one of a short prompt, bound by reading; and one token out."""
     return {
         "share": answer(**inputs),
-        "share with one output token": answer(**(inputs | {"n_output": 1})),
+        "share for a prompt of 3 tokens": answer(**(inputs | {"n_prompt": 3})),
+        "share with one output token": tried(lambda: answer(**(inputs | {"n_output": 1}))),
     }
 
 
@@ -173,6 +187,30 @@ def _without_bytes(p, d, *, c, n, k, device):
 def _computing_share(p, d, *, c, n, k, device):
     flops = [f / device[1] for f in phase_flops(c, n, k)]
     return p / (p + flops[1])
+
+
+def _bytes_to_one(prefill: bool, decode: bool):
+    """prefill_share where bytes_per_number reaches one of the two bounds only."""
+
+    def share(
+        config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2
+    ):
+        device, b = (bandwidth_bytes_per_s, peak_flops_per_s), bytes_per_number
+        ttft_s = ttft_bound_s(config, n_prompt, *device, b if prefill else 2)
+        tpot_s = tpot_bound_s(config, n_prompt, n_output, *device, 1, b if decode else 2)
+        return ttft_s / end_to_end_s(ttft_s, tpot_s, n_output)
+
+    return share
+
+
+def _bytes_for_sequences(
+    config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2
+):
+    device = (bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number)
+    ttft_s = ttft_bound_s(config, n_prompt, *device)
+    return ttft_s / end_to_end_s(
+        ttft_s, tpot_bound_s(config, n_prompt, n_output, *device), n_output
+    )
 
 
 def _share_of_steps(config, n_prompt, n_output, bandwidth_bytes_per_s, peak_flops_per_s,
@@ -237,6 +275,13 @@ SHARE = Exercise(
         ),
         "per cent: a share between 0 and 1 is asked": _share(lambda p, d, **_: 100 * p / (p + d)),
         "bytes_per_number is not handed on": _share(_without_bytes),
+        "bytes_per_number reaches the prefill alone: the decode steps read too": _bytes_to_one(
+            prefill=True, decode=False
+        ),
+        "bytes_per_number reaches the decode steps alone: the prefill reads too": _bytes_to_one(
+            prefill=False, decode=True
+        ),
+        "bytes_per_number stands where tpot_bound_s takes n_sequences": _bytes_for_sequences,
         "decode steps are bound by their FLOPs: they must read the weights": _share(
             _computing_share
         ),

@@ -16,7 +16,7 @@ from grader.checks.prefill_decode.costs import (
     head_flops,
     require_output,
 )
-from grader.checks.prefill_decode.lesson import LESSON
+from grader.checks.prefill_decode.lesson import LESSON, tried
 from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
 from inferlab.cost import body_params, forward_flops, step_bound_s
@@ -68,6 +68,31 @@ def _waiting_for_memory(
     return max(waiting_s + reading_s, forward_flops(config, n_prompt) / peak_flops_per_s)
 
 
+def _waiting_to_compute(
+    config, n_prompt, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2, waiting_s=0.0
+):
+    reading_s = pass_read_bytes(config, 0, 1, bytes_per_number) / bandwidth_bytes_per_s
+    return max(reading_s, waiting_s + forward_flops(config, n_prompt) / peak_flops_per_s)
+
+
+def _by_the_ridge(
+    config, n_prompt, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2, waiting_s=0.0
+):
+    reading_s = pass_read_bytes(config, 0, 1, bytes_per_number) / bandwidth_bytes_per_s
+    computing_s = forward_flops(config, n_prompt) / peak_flops_per_s
+    long_enough = n_prompt > peak_flops_per_s / bandwidth_bytes_per_s
+    return waiting_s + (computing_s if long_enough else reading_s)
+
+
+def _and_a_step(
+    config, n_prompt, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2, waiting_s=0.0
+):
+    device = (bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number)
+    return ttft_bound_s(config, n_prompt, *device, waiting_s) + step_bound_s(
+        config, 1, n_prompt, *device
+    )
+
+
 def _prompt_token_by_token(
     config, n_prompt, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number=2, waiting_s=0.0
 ):
@@ -110,6 +135,9 @@ TTFT = Exercise(
         given("8B-style, 2,000 tokens on an H100", config=EIGHT_B, n_prompt=2000, **H100),
         given("the same after a wait", config=EIGHT_B, n_prompt=2000, **H100, waiting_s=0.25),
         given("8B-style, 50 tokens: reading bounds it", config=EIGHT_B, n_prompt=50, **H100),
+        given(
+            "8B-style, 305: past the ridge, below the knee", config=EIGHT_B, n_prompt=305, **H100
+        ),
     ),
     draw=_draw_ttft,
     drive=_drive_ttft,
@@ -132,6 +160,9 @@ TTFT = Exercise(
             wait=lambda seconds, waiting: max(seconds, waiting)
         ),
         "waiting is added to reading alone: computing has to wait as well": _waiting_for_memory,
+        "waiting is added to computing alone: reading has to wait as well": _waiting_to_compute,
+        "the ridge decides which one bounds: compare the two times": _by_the_ridge,
+        "a decode step is added: the prefill gives the first token": _and_a_step,
         "the prompt runs token by token: one pass takes all of it": _prompt_token_by_token,
         "the head is computed for every token of the prompt: once is enough": _ttft(
             flops=lambda c, n: forward_flops(c, n) + (n - 1) * head_flops(c)
@@ -180,7 +211,7 @@ def _drive_tpot(answer: Any, inputs: Inputs) -> dict[str, Any]:
         "seconds a token, 4 tokens, where computing is 10,000 times as slow": answer(
             **(inputs | slow)
         ),
-        "one output token": answer(**(inputs | {"n_output": 1})),
+        "one output token": tried(lambda: answer(**(inputs | {"n_output": 1}))),
     }
 
 
@@ -211,6 +242,16 @@ def _tpot(
         return share(total, n_output, B)
 
     return bound
+
+
+def _none_below_two(config, n_prompt, n_output, *device, **sizes):
+    return tpot_bound_s(config, n_prompt, max(n_output, 1), *device, **sizes)
+
+
+def _zero_alone_is_refused(config, n_prompt, n_output, *device, **sizes):
+    if n_output == 0:
+        raise ValueError("n_output must not be 0")
+    return _tpot(check=False)(config, n_prompt, n_output, *device, **sizes)
 
 
 def _tpot_of_sums(
@@ -305,6 +346,7 @@ TPOT = Exercise(
             n_sequences=400,
         ),
         given("no output token is refused", config=SMOL, n_prompt=5, n_output=0, **H100),
+        given("n_output -2 is refused", config=SMOL, n_prompt=5, n_output=-2, **H100),
     ),
     draw=_draw_tpot,
     drive=_drive_tpot,
@@ -320,6 +362,9 @@ TPOT = Exercise(
         ),
         "every step is taken to find n_prompt tokens: the text grows": _tpot(
             steps=lambda n, k: [n] * (k - 1)
+        ),
+        "step i runs on top of n_prompt + i + 1: its own token is not kept yet": _tpot(
+            steps=lambda n, k: range(n + 1, n + k)
         ),
         "keys and values are left out: each step reads all that are kept": _tpot(
             step=lambda c, n, B, b: (pass_read_bytes(c, 0, B, b), B * forward_flops(c, 1, n))
@@ -345,6 +390,9 @@ TPOT = Exercise(
         "the operations of one user only: all of them compute in a step": _tpot(
             step=lambda c, n, B, b: (pass_read_bytes(c, n, B, b), forward_flops(c, 1, n))
         ),
+        "the users are taken for one long text: each attends to its own tokens": _tpot(
+            step=lambda c, n, B, b: (pass_read_bytes(c, n, B, b), forward_flops(c, B, n))
+        ),
         "divided among the users: a step gives every user a token, so each waits all of it": _tpot(
             share=lambda total, k, B: total / (k - 1) / B
         ),
@@ -355,6 +403,8 @@ TPOT = Exercise(
             single=lambda: 0.0
         ),
         "an answer of no tokens is accepted: n_output must be at least 1": _tpot(check=False),
+        "None for no tokens: that is for one; n_output below 1 is refused": _none_below_two,
+        "0 alone is refused: n_output must be at least 1": _zero_alone_is_refused,
         "bytes_per_number is ignored": _tpot(
             step=lambda c, n, B, b: (pass_read_bytes(c, n, B), B * forward_flops(c, 1, n))
         ),
