@@ -278,7 +278,7 @@ def speeds_figure(names: Sequence[str], predicted: Sequence[float], measured: Se
     if not len(names) == len(predicted) == len(measured) > 0:
         raise ValueError(f"{len(names)}, {len(predicted)}, {len(measured)}: one of each is needed")
     title = "Speed-up: formula and clock"
-    figure, plot = axes(title, "engine and draft (name)", "speed-up (times)", size=(7.8, 4.4))
+    figure, plot = axes(title, "engine (name)", "speed-up (times)", size=(7.8, 4.4))
     x = np.arange(len(names))
     for shift, values, look, label in (
         (-0.2, predicted, LEFT, "by your formula, costs measured"), (0.2, measured, ACCEPTED,

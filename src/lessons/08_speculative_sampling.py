@@ -26,7 +26,7 @@
 # | `gamma` | tokens drafted in a round |
 # | uniform | a random number from 0 up to, not including, 1 |
 #
-# The papers call the two laws p and q, and not both papers the same way round. Here they have names.
+# The two papers behind this lesson both write p and q, each the other way round. Here the laws have names.
 
 # %%
 import dataclasses
@@ -111,7 +111,7 @@ check("temperature_law")
 # %% [markdown]
 # ### Filters
 #
-# The tail of a law holds thousands of tokens that are each hardly possible, and together not. Three
+# The tail of a law holds thousands of tokens, each hardly possible, that together come up often. Three
 # filters cut it. Each takes a law and gives a law, in which every token keeps its place.
 #
 # **Top-k** keeps a fixed number of tokens. *Worked example.* 0.2, 0.4, 0.2, 0.2 with k = 2: the second
@@ -235,7 +235,8 @@ check("residual_law")
 
 # %% [markdown]
 # **The proof, in one line.** With a the probability that the proposal is kept, a rejection happens with
-# probability 1 − a, and the residual's sum is 1 − a too. So token x comes out with probability
+# probability 1 − a. The target sums to 1 and the kept part to a, so what is missing sums to 1 − a too.
+# Token x comes out with probability
 #
 # $$ \min(\text{draft}_x, \text{target}_x) +
 #    (1 - a)\, \frac{\max(\text{target}_x - \text{draft}_x, 0)}{1 - a} = \text{target}_x. $$
@@ -516,8 +517,9 @@ if target_model and draft_model and ready("acceptance_rate", "sampling_law"):
     print(f"mean {np.mean(rates):.3f}; correlation of neighbouring positions {neighbours:.2f}")
 
 # %% [markdown]
-# The chance is not one number. Inside a word it is near 1; where a new thought begins it is low. And it
-# comes in stretches: next to an easy position the next one is easier too. The formula took it for the same
+# The chance is not one number. Where only a line break can follow, as after a speaker's name, it is near 1;
+# inside a word that the draft hardly knows, from "Wit" to "ch", it is about 0.3. And it comes in
+# stretches: next to an easy position the next one is easier too. The formula took it for the same
 # everywhere. Now generate, and count what each round keeps.
 
 # %%
@@ -595,7 +597,7 @@ if target_model and draft_model and ready("speedup", *NEEDED):
                     speculative_rounds(big, small, text, 80, 4, sample, np.random.default_rng(2))
                 ),
             },
-            rounds=2,
+            rounds=3,
         )
         whole.append(runs["plain"].median_s / runs["speculative"].median_s)
         print(f"{name}: predicted {predicted[len(whole) - 1]:.2f}x, measured {whole[-1]:.2f}x")
@@ -680,7 +682,8 @@ if model and ready("NgramIndex"):
 
 # %% [markdown]
 # Copying takes a fraction of the passes, but not the same fraction of the time: on a processor a pass over
-# nine or seventeen tokens costs several steps. Where verification is free, the time follows the passes.
+# 8 or 16 drafted tokens and one more costs several steps. Where verification is free, the time follows
+# the passes.
 
 # %% [markdown]
 # ## 5. Explain
@@ -750,9 +753,10 @@ if not grading() and ready("sampling_law"):
 #   `--min-p`, `--seed`, `--draft-tokens`.
 #
 # **What breaks first** is the vocabulary. Qwen2.5-7B has 152,064 entries, Qwen2.5-0.5B 151,936, although
-# both come from one family and share a tokenizer: the larger is padded. Engines refuse the pair. Qwen3-8B
-# with Qwen3-0.6B fits (151,936 both), and so does Llama-3.1-8B with Llama-3.2-1B. `require_same_vocab`
-# names both sizes:
+# both come from one family and share a tokenizer: the larger is padded. vLLM refuses the
+# pair, *transformers* too unless it is given both tokenizers; llama.cpp lets the sizes differ by up to 128,
+# just enough. Qwen3-8B with Qwen3-0.6B fits (151,936 both), and so does Llama-3.1-8B with Llama-3.2-1B.
+# `require_same_vocab` names both sizes:
 
 # %%
 smol, tiny = trained_model("smollm2"), trained_model("tiny-draft")
@@ -783,7 +787,8 @@ if smol and tiny:
 # ## 7. Knowledge check
 #
 # Put your name or student id between the quotation marks: it decides the numbers in the questions.
-# Write each answer with its unit where it has one (`"3.4 tok"`, `"2.5x"`), or the letter.
+# Write each answer to three digits, with its unit where it has one (`"4.21 tok"`, `"1.85x"`), or the
+# letter.
 
 # %%
 answers = Answers("")

@@ -68,6 +68,29 @@ def _top_k_needed(logits: np.ndarray, s: Setting) -> np.ndarray:
     return _filtered(temperature_law(logits, s[0]), "kpm", (s[0], s[1] or 1, s[2], s[3]))
 
 
+def _refusing(law: Callable) -> Callable:
+    """The same, but settings that no step may take are refused first."""
+
+    def checked(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
+        if temperature < 0 or (top_k is not None and top_k < 1):
+            raise ValueError("temperature or top_k")
+        if not 0 < top_p <= 1 or not 0 <= min_p <= 1:
+            raise ValueError("top_p or min_p")
+        return law(logits, temperature, top_k, top_p, min_p)
+
+    return checked
+
+
+def _if_top_k(logits: np.ndarray, s: Setting) -> np.ndarray:
+    return _filtered(temperature_law(logits, s[0]), "kpm", (s[0], s[1] or None, s[2], s[3]))
+
+
+def _skips(logits: np.ndarray, s: Setting) -> np.ndarray:
+    """Top-p and min-p are called only where they could remove something."""
+    steps = "k" + "p" * (s[2] < 1) + "m" * (s[3] > 0)
+    return _filtered(temperature_law(logits, s[0]), steps, s)
+
+
 def _all_in_one(logits, temperature=1.0, top_k=None, top_p=1.0, min_p=0.0):
     """One sort, thresholds on renormalised masses, written from nothing."""
     logits = np.asarray(logits, float)
@@ -141,7 +164,7 @@ def _telling(rng: np.random.Generator, logits: np.ndarray, wrong: Callable) -> d
 
 
 def _drive_order(answer: Any, inputs: Inputs) -> list[Any]:
-    return [answer(inputs["logits"].copy(), **setting) for setting in inputs["settings"]]
+    return [answer(inputs["logits"], **setting) for setting in inputs["settings"]]
 
 
 ORDER = Exercise(
@@ -168,6 +191,9 @@ ORDER = Exercise(
               settings=[{"temperature": 0, "top_p": 0.9}, {"temperature": 0.0, "top_k": 2}]),
         given("temperature 0.5, then top-p 0.6", logits=np.log([4.0, 3, 2, 1]),
               settings=[{"temperature": 0.5, "top_p": 0.6}]),
+        given("top_k 0", logits=np.array([0.5, 2.0, 1.9]), settings=[{"top_k": 0}]),
+        given("top_p 1.5", logits=np.array([0.5, 2.0, 1.9]), settings=[{"top_p": 1.5}]),
+        given("min_p below 0", logits=np.array([0.5, 2.0, 1.9]), settings=[{"min_p": -0.1}]),
     ),
     draw=_draw_settings,
     drive=_drive_order,
@@ -179,10 +205,14 @@ ORDER = Exercise(
     wrong={
         **_ORDER_WRONG,
         "top_k None is taken for a number: it means that top-k is off": _by(_top_k_needed),
+        "a top_k of 0 is taken for off; only None is, and keep_top_k refuses 0": _by(_if_top_k),
+        "a filter is skipped for a setting that it would refuse; call it whatever the value": (
+            _by(_skips)
+        ),
     },
     right={
-        "one sort for all": _all_in_one,
-        "token by token": _token_by_token,
+        "one sort for all": _refusing(_all_in_one),
+        "token by token": _refusing(_token_by_token),
         "top-k first, which keeps the same tokens": _by(
             lambda logits, s: _filtered(
                 temperature_law(
@@ -206,8 +236,8 @@ def _draw_uniforms(rng: np.random.Generator) -> Inputs:
 
 
 def _drive_draw(answer: Any, inputs: Inputs) -> list[Any]:
-    """One token for each uniform, from a fresh copy of the law."""
-    return [answer(inputs["law"].copy(), u) for u in inputs["uniforms"]]
+    """One token for each uniform."""
+    return [answer(inputs["law"], u) for u in inputs["uniforms"]]
 
 
 def _last(law: Any) -> int:
@@ -287,6 +317,8 @@ DRAW = Exercise(
         "rounding leaves a gap below 1, and a uniform in it gives an id beyond the vocabulary": (
             _token(lambda law, u: int(np.searchsorted(np.cumsum(law), u, side="right")))
         ),
+        "np.argmax gives 0 where no sum is above the uniform; what lies beyond the last sum is the "
+        "last token's that is not 0": _token(lambda law, u: int(np.argmax(np.cumsum(law) > u))),
         "the gap below 1 goes to the last id even where its probability is 0": _token(
             lambda law, u: min(
                 int(np.searchsorted(np.cumsum(law), u, side="right")), len(law) - 1

@@ -15,6 +15,9 @@ from inferlab.sampling import keep_min_p, keep_top_k, keep_top_p
 # ---- top-k --------------------------------------------------------------------------------------
 
 
+LONG_TIES = np.tile([1.0, 2.0], 32) / 96  # too long for NumPy's sort to be stable by chance
+
+
 def _draw_top_k(rng: np.random.Generator) -> Inputs:
     n = int(rng.integers(6, 10))
     return {"law": draw_law(rng, n), "k": int(rng.integers(2, n - 2))}
@@ -122,6 +125,7 @@ TOP_K = Exercise(
         given("a tie at the k-th place", law=np.array([0.2, 0.4, 0.2, 0.2]), k=2),
         given("two ties at the k-th place", law=np.array([0.1, 0.2, 0.2, 0.3, 0.2]), k=3),
         given("k 1", law=np.array([0.1, 0.2, 0.4, 0.3]), k=1),
+        given("many ties in a law of 64", law=LONG_TIES, k=40),
         given("k larger than the vocabulary", law=np.array([0.5, 0.1, 0.4]), k=7),
         given("k 0", law=np.array([0.5, 0.1, 0.4]), k=0),
     ),
@@ -135,7 +139,13 @@ TOP_K = Exercise(
             lambda law, k: law >= _kth(law, k)
         ),
         "of tied tokens the higher id is kept: the lower ones come first": _top_k(
+            lambda law, k: np.argsort(law)[-k:]
+        ),
+        "a stable sort turned round has the higher of tied ids first: sort -law": _top_k(
             lambda law, k: np.argsort(law, kind="stable")[-k:]
+        ),
+        'np.argsort mixes up ties in a longer law; kind="stable" keeps lower ids first': _top_k(
+            lambda law, k: np.argsort(-law)[:k]
         ),
         "the rest is not renormalised: a law sums to 1": _top_k_sum_left_out,
         "the result is sorted by probability: the token ids are lost": _top_k_sorted,
@@ -202,24 +212,16 @@ def _top_p_sorted(law, top_p):
     return np.sort(keep_top_p(law, top_p))[::-1]
 
 
-def _top_p_by_id(law, top_p):
-    if not 0 < top_p <= 1:
-        raise ValueError("top_p")
-    return _kept(law, np.arange(len(law))[_up_to_crossing(np.cumsum(law), top_p)])
+def _top_p_in(order: Callable[[np.ndarray], np.ndarray]) -> Callable:
+    """keep_top_p, but the ids are gone through in another order."""
 
+    def keep(law, top_p):
+        if not 0 < top_p <= 1:
+            raise ValueError("top_p")
+        ids = order(law)
+        return _kept(law, ids[_up_to_crossing(np.cumsum(law[ids]), top_p)])
 
-def _top_p_ascending(law, top_p):
-    if not 0 < top_p <= 1:
-        raise ValueError("top_p")
-    order = np.argsort(law, kind="stable")
-    return _kept(law, order[_up_to_crossing(np.cumsum(law[order]), top_p)])
-
-
-def _top_p_high_ids(law, top_p):
-    if not 0 < top_p <= 1:
-        raise ValueError("top_p")
-    order = np.argsort(law, kind="stable")[::-1]
-    return _kept(law, order[_up_to_crossing(np.cumsum(law[order]), top_p)])
+    return keep
 
 
 def _top_p_loop(law, top_p):
@@ -276,7 +278,9 @@ TOP_P = Exercise(
         given("below the largest probability", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=0.1),
         given("exactly reached", law=np.array([0.125, 0.5, 0.25, 0.125]), top_p=0.75),
         given("four equal tokens", law=np.full(4, 0.25), top_p=0.4),
+        given("many ties in a law of 64", law=LONG_TIES, top_p=0.745),
         given("top_p 1", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=1.0),
+        given("top_p 1, and ten times 0.1 is less", law=np.full(10, 0.1), top_p=1.0),
         given("top_p 0", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=0.0),
         given("top_p 1.5", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=1.5),
     ),
@@ -294,9 +298,24 @@ TOP_P = Exercise(
         ),
         "the rest is not renormalised: a law sums to 1": _top_p_unnormalised,
         "the result is sorted by probability: the token ids are lost": _top_p_sorted,
-        "sums up in the order of the ids; begin with the most probable token": _top_p_by_id,
-        "begins with the least probable token; begin with the most probable": _top_p_ascending,
-        "of tied tokens the higher id is kept: the lower ones come first": _top_p_high_ids,
+        "sums up in the order of the ids; begin with the most probable token": _top_p_in(
+            lambda law: np.arange(len(law))
+        ),
+        "begins with the least probable token; begin with the most probable": _top_p_in(
+            lambda law: np.argsort(law, kind="stable")
+        ),
+        "of tied tokens the higher id is kept: the lower ones come first": _top_p_in(
+            lambda law: np.argsort(law)[::-1]
+        ),
+        "a stable sort turned round has the higher of tied ids first: sort -law": _top_p_in(
+            lambda law: np.argsort(law, kind="stable")[::-1]
+        ),
+        'np.argsort mixes up ties in a longer law; kind="stable" keeps lower ids first': (
+            _top_p_in(lambda law: np.argsort(-law))
+        ),
+        "with top_p 1 no sum may reach it, by rounding, and np.argmax then says 0; 1 keeps all": (
+            _top_p(lambda order, sums, top_p: slice(0, int(np.argmax(sums >= top_p)) + 1))
+        ),
         "keeps one token too many": _top_p(
             lambda order, sums, top_p: slice(0, int(np.argmax(sums >= top_p)) + 2)
         ),

@@ -55,7 +55,21 @@ def _pair_laws(target: np.ndarray, draft: np.ndarray) -> list[np.ndarray]:
         upside + (1 - upside.sum()) * residual_law(target, draft),
         rate * draft + (1 - rate) * residual_law(target, draft),
         _reused_law(target, draft),
+        _without_law(target, draft),
     ]
+
+
+def _without(law: np.ndarray, token: int) -> np.ndarray:
+    """The law with the rejected token struck out, and renormalised."""
+    left = np.where(np.arange(len(law)) == token, 0, law)
+    return left / left.sum()
+
+
+def _without_law(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    """What comes out where the replacement is drawn from the target without the rejected token."""
+    rejected = np.maximum(draft - target, 0)
+    replaced = [p * _without(target, x) for x, p in enumerate(rejected)]
+    return np.minimum(target, draft) + np.sum(replaced, axis=0)
 
 
 def _reused_law(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
@@ -107,6 +121,17 @@ def _reused_for_residual(target, draft, rng):
     if u < acceptance_probability(target, draft, proposed):
         return proposed, True
     return draw_token(residual_law(target, draft), u), False
+
+
+def _target_without(target, draft, rng):
+    proposed = draw_token(draft, rng.random())
+    if rng.random() < acceptance_probability(target, draft, proposed):
+        return proposed, True
+    return draw_token(_without(target, proposed), rng.random()), False
+
+
+def _always_true(target, draft, rng):
+    return speculative_token(target, draft, rng)[0], True
 
 
 def _until_accepted(target, draft, rng):
@@ -193,6 +218,11 @@ ONE_TOKEN = Exercise(
         "on rejection it draws from the target, not from the residual": _one_token(
             residual=lambda target, draft: target
         ),
+        "the rejected token is only struck out of the target: tokens that the draft offers too "
+        "often then still come too often; draw from the residual": _target_without,
+        "kept where the random number is above the probability; keep below it": _one_token(
+            accept=lambda target, draft, x: 1 - acceptance_probability(target, draft, x)
+        ),
         "the acceptance ratio is upside down: it is target / draft": _one_token(
             accept=lambda target, draft, x: min(1.0, draft[x] / target[x])
         ),
@@ -219,6 +249,7 @@ ONE_TOKEN = Exercise(
         "the draft proposes its most probable token; it must be drawn from the draft's law": (
             _greedy_draft
         ),
+        "always True; a replaced token was not kept": _always_true,
         "True and False are swapped: True means that the proposed token was kept": _one_token(
             kept=False
         ),

@@ -52,6 +52,12 @@ def _accept_by_difference(target, draft, token):
     return 1 - max(draft[token] - target[token], 0) / draft[token]
 
 
+def _accept_refusing_small(target, draft, token):
+    if draft[token] < 1e-12:
+        raise ValueError("cannot have been proposed")
+    return min(1.0, float(target[token] / draft[token]))
+
+
 def _accept_by_branch(target, draft, token):
     if draft[token] <= 0:
         raise ValueError("cannot have been proposed")
@@ -77,6 +83,8 @@ ACCEPT = Exercise(
         given("equal laws", target=TARGET, draft=TARGET.copy()),
         given("a token that the draft never proposes", target=np.array([0.4, 0.6, 0.0]),
               draft=np.array([0.0, 0.5, 0.5]), tokens=[0]),
+        given("a token that is hardly ever proposed", target=np.array([1 - 1e-15, 1e-15]),
+              draft=np.array([1 - 4e-15, 4e-15]), tokens=[1]),
     ),
     draw=_draw_pair,
     drive=_drive_accept,
@@ -96,6 +104,9 @@ ACCEPT = Exercise(
         ),
         "1 minus the difference; it is the ratio that counts": _accept(
             lambda t, d: 1 - max(d - t, 0.0)
+        ),
+        "a small draft probability is taken for 0; only exactly 0 cannot be proposed": (
+            _accept_refusing_small
         ),
         "a token that the draft cannot propose is accepted: that must raise ValueError": _accept(
             lambda t, d: min(1.0, t / d) if d else 1.0, check=False
@@ -125,6 +136,10 @@ def _residual(weights: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callab
         return left / left.sum() if left.sum() > 0 else target.copy()
 
     return law
+
+
+def _residual_close(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
+    return target.copy() if np.allclose(target, draft) else residual_law(target, draft)
 
 
 def _residual_uniform(target: np.ndarray, draft: np.ndarray) -> np.ndarray:
@@ -168,10 +183,15 @@ RESIDUAL = Exercise(
         given("equal laws", target=TARGET, draft=TARGET.copy()),
         given("no token in common", target=np.array([0.0, 0.4, 0.6]),
               draft=np.array([1.0, 0.0, 0.0])),
+        given("laws that hardly differ", draft=np.array([0.25, 0.25, 0.5]),
+              target=np.array([0.25 + 2**-19, 0.25 + 2**-20, 0.5 - 3 * 2**-20])),
     ),
     draw=_draw_pair,
     comparison=LAW,
     wrong={
+        "laws that are only close count as equal (np.allclose?); only equal ones leave nothing": (
+            _residual_close
+        ),
         "draft - target in place of target - draft: that is what the draft has too much of": (
             _residual(lambda t, d: np.maximum(d - t, 0))
         ),
@@ -202,6 +222,11 @@ RESIDUAL = Exercise(
 # ---- how often ----------------------------------------------------------------------------------
 
 
+def _rate_unguarded(target: np.ndarray, draft: np.ndarray) -> float:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float((draft * np.minimum(1, target / draft)).sum())
+
+
 def _rate_loop(target, draft):
     total = 0.0
     for t, d in zip(target, draft, strict=True):
@@ -228,6 +253,8 @@ RATE = Exercise(
         given("equal laws", target=TARGET, draft=TARGET.copy()),
         given("no token in common", target=np.array([0.0, 0.4, 0.6]),
               draft=np.array([1.0, 0.0, 0.0])),
+        given("after top-k 2: a token that neither law has", target=np.array([0.5, 0.5, 0, 0]),
+              draft=np.array([0, 0.4, 0.6, 0])),
     ),
     draw=_draw_pair,
     comparison=LAW,
@@ -251,6 +278,7 @@ RATE = Exercise(
                 np.mean(np.minimum(target, draft)[draft > 0] / draft[draft > 0])
             )
         ),
+        "0 / 0 at a token that neither law has: it is never proposed and adds 0": _rate_unguarded,
         "weighted by the target; it is the draft that proposes": (
             lambda target, draft: float(
                 (target * np.minimum(1, target / np.where(draft > 0, draft, 1)) * (draft > 0)).sum()

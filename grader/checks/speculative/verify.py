@@ -191,6 +191,14 @@ def _joint_ratio(target_laws, draft_laws, drafted, uniforms):
     return [*drafted, draw_token(target_laws[-1], uniforms[-1])]
 
 
+def _target_without(target_laws, draft_laws, drafted, uniforms):
+    for i, token in enumerate(drafted):
+        if uniforms[i] >= acceptance_probability(target_laws[i], draft_laws[i], token):
+            left = np.where(np.arange(len(target_laws[i])) == token, 0, target_laws[i])
+            return [*drafted[:i], draw_token(left / left.sum(), uniforms[-1])]
+    return [*drafted, draw_token(target_laws[-1], uniforms[-1])]
+
+
 def _by_argmax(target_laws, draft_laws, drafted, uniforms):
     for i, token in enumerate(drafted):
         if token != np.argmax(target_laws[i]):
@@ -277,6 +285,9 @@ VERIFY = Exercise(
         ),
         "the replacement is drawn from the target, not from the residual": _verify(
             replace=lambda t, d, i, u: draw_token(t[i], u[-1])
+        ),
+        "the rejected token is only struck out of the target; draw from the residual": (
+            _target_without
         ),
         "the residual is upside down: it is max(target - draft, 0)": _verify(
             replace=lambda t, d, i, u: draw_token(residual_law(d[i], t[i]), u[-1])

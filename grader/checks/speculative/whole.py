@@ -17,6 +17,7 @@ from inferlab.config import ModelConfig
 from inferlab.model import Model
 from inferlab.sampling import draw_token, prefilled, sampling_law, temperature_law
 from inferlab.speculative import (
+    greedy_match,
     laws_after,
     require_same_vocab,
     speculative_rounds,
@@ -66,10 +67,10 @@ def _real_models() -> Inputs:
     }  # fmt: skip
 
 
-def _sampled_inputs() -> Inputs:
+def _sampled_inputs(law_of: Callable) -> Inputs:
     models = toy_pair(np.random.default_rng(SAMPLED_SEED), 3, 2.0)
     return {
-        "models": models, "prompt": [1, 0, 2], "n_new": 2, "gamma": 2, "law_of": COLD, "seed": 5,
+        "models": models, "prompt": [1, 0, 2], "n_new": 2, "gamma": 2, "law_of": law_of, "seed": 5,
     }  # fmt: skip
 
 
@@ -154,6 +155,7 @@ def _rounds(
     roll_target: Callable = lambda cache, n: cache.truncate(min(cache.n_tokens, n)),
     roll_draft: Callable = lambda cache, n: cache.truncate(min(cache.n_tokens, n)),
     keep: Callable = lambda new: new,
+    draw: Callable = draw_token,
 ) -> Callable:
     """speculative_rounds with one step replaced."""
 
@@ -166,7 +168,7 @@ def _rounds(
             laws: list[Any] = []
             for _ in range(n_draft(gamma, end - len(tokens))):
                 laws += laws_after(draft_model, caches[1], tokens + drafted, [], law_of)
-                drafted.append(draw_token(laws[-1], rng.random()))
+                drafted.append(draw(laws[-1], rng.random()))
             judged = laws_after(target_model, caches[0], tokens, drafted, law_of)
             new = keep(verify(judged, laws, drafted, uniforms(len(drafted) + 1, rng)))
             tokens += new
@@ -271,6 +273,10 @@ def _rounds_anew(target_model, draft_model, prompt, n_new, gamma, law_of, rng):
     return rounds
 
 
+def _greedy_rule(judged: Any, laws: Any, drafted: list[int], uniforms: Any) -> list[int]:
+    return greedy_match(drafted, [int(np.argmax(law)) for law in judged])
+
+
 def _same_uniform(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.full(n, rng.random())
 
@@ -355,7 +361,8 @@ ROUNDS = Exercise(
         Case("no draft at all", lambda: _greedy_inputs(4, [3, 0], 6, 0)),
         Case("one new token", lambda: _greedy_inputs(6, [3, 0, 2], 1, 5)),
         Case("vocabularies that differ", _other_vocabulary),
-        Case("sampled at temperature 0.5, top-k 2", _sampled_inputs),
+        Case("sampled at temperature 0.5, top-k 2", partial(_sampled_inputs, COLD)),
+        Case("sampled at temperature 1", partial(_sampled_inputs, sampling_law)),
     ),
     draw=_draw_greedy,
     n_draws=2,
@@ -398,6 +405,12 @@ ROUNDS = Exercise(
         ),
         "draft tokens come from law_of but are judged by the draft's plain softmax: both laws must "
         "be the ones that are sampled from": _raw_draft_laws,
+        "the draft proposes its most probable token; it must be drawn from the draft's law": (
+            _rounds(draw=lambda law, uniform: int(np.argmax(law)))
+        ),
+        "each round is judged by the greedy rule, whatever law_of is: use verify_draft": _rounds(
+            verify=_greedy_rule
+        ),
         "target and draft are swapped: the text is that of the draft": (
             lambda target_model, draft_model, *rest: speculative_rounds(
                 draft_model, target_model, *rest
