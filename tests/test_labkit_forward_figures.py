@@ -10,7 +10,7 @@ import pytest
 from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Circle, Rectangle
 
-from inferlab.components import component_bytes, component_flops
+from inferlab.components import component_bytes, component_flops, component_params
 from inferlab.data import model_preset
 from inferlab.operators import causal_mask, rope_angles, softmax
 from labkit import forward_figures as figures
@@ -127,7 +127,7 @@ def test_the_grid_is_the_mask(T, S):
     figure, alt = figures.mask_grid_figure(mask)
     seen = {t.get_position() for t in figure.axes[0].texts if t.get_text() == "sees"}
     assert seen == {(s, t) for t, s in np.argwhere(mask)}
-    assert f"{S - 1} sees {S}" in alt
+    assert f"“{S - 1}” sees {S}" in alt
     labels = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     assert labels == [str(s) for s in range(S - T, S)]
 
@@ -175,6 +175,18 @@ def test_a_bar_is_cut_by_shares():
     for bad in ({}, {"one": {"a": 1.0}, "two": {"b": 1.0}}, {"one": {"a": 0.0}}):
         with pytest.raises(ValueError, match=r"parts|amounts"):
             figures.shares_figure("Parts", bad)
+
+
+def test_a_part_of_a_pass_looks_the_same_in_every_figure():
+    weights = {name: n for name, n in component_params(SMOL).items() if name != "attention scores"}
+    looks = []
+    for rows in (AMOUNTS, {"SmolLM2": weights}):
+        bars = figures.shares_figure("Parts", rows)[0].axes[0].patches
+        part_looks = [(p.get_facecolor(), p.get_hatch()) for p in bars]
+        looks.append(dict(zip(next(iter(rows.values())), part_looks, strict=False)))
+    whole, matrices = looks
+    assert matrices.items() <= whole.items()
+    assert len(set(whole.values())) == len(whole)
 
 
 def test_the_lines_are_the_errors_and_zero_lies_on_the_floor():

@@ -49,8 +49,8 @@ def self_attention(
 
     to_heads(x, w, config, bias, gain) projects and splits into heads, with w_q, b_q, q_gain for the
     queries, w_k, b_k, k_gain for the keys, w_v, b_v for the values (all in weights; a Llama's
-    biases and gains are None). Queries and keys are rotated by angles, values are not. The merged
-    heads go through weights.w_o.
+    biases and gains are None, a Qwen's are not). Queries and keys are rotated by angles, values are
+    not. The merged heads go through weights.w_o.
 
     With a cache, call cache.append(layer, k, v) once, with the new keys (rotated) and values: it
     stores them and returns all keys and all values of that layer, which the queries attend to.

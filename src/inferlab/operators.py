@@ -96,7 +96,8 @@ def rotate(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
     Pair i is made of numbers i and i + d_head/2 of a head (the layout of Llama checkpoints on
     Hugging Face; GPT-J and llama.cpp pair neighbours, 2i and 2i + 1). The pair (a, b) becomes
     (a cos - b sin, a sin + b cos), each number in its old place. All sequences and heads turn
-    alike; angles[t] belongs to token t.
+    alike; angles[t] belongs to token t. The result has the dtype of x: cast cos and sin to it, not
+    the angles: float32 has too few digits for those of far positions.
 
     x: (B, n_heads, T, d_head), angles: (T, d_head // 2) -> (B, n_heads, T, d_head), dtype of x
     Example: d_head 4, one token [1, 2, 0, 0], angles [pi/2, 0] -> [0, 2, 1, 0]: the pair (1, 0)
@@ -144,7 +145,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) 
     A score is query . key / sqrt(d_head). A hidden key gets the score -inf, before the softmax over
     the keys. n_heads is a multiple of n_kv_heads: query head h reads key/value head
     h // (n_heads // n_kv_heads), so neighbours share one. (Repeating keys and values is fine;
-    lesson 05 does without, as the body here does.)
+    the course's own version does without, and lesson 05 shows how.)
 
     q: (B, n_heads, T, d_head); k: (B, n_kv_heads, S, d_head); v: (B, n_kv_heads, S, d_value)
     visible: (T, S) bool, True where a query may look -> (B, n_heads, T, d_value)

@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from inferlab.components import COMPONENTS
 from labkit.figures import COLOURS, INK, SHADES, axes, say, sheet
 from labkit.kv_figures import BLUE, EMPTY, GREY, PALE, Drawn, Look, listed, shown
+from labkit.part_times import REST
 
 LINE: Look = {"color": INK, "linewidth": 1.4, "linestyle": "-", "marker": ""}
 ARROW: Look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.4, "shrinkA": 0, "shrinkB": 0}
@@ -149,7 +151,7 @@ def mask_grid_figure(visible: np.ndarray, words: Sequence[str] | None = None) ->
     plot.set_xticks(range(S), words)
     plot.set_yticks(range(T), words[S - T :])
     plot.grid(False)
-    rows = [f"{words[S - T + t]} sees {int(visible[t].sum())}" for t in range(T)]
+    rows = [f"“{words[S - T + t]}” sees {int(visible[t].sum())}" for t in range(T)]
     return figure, f"A grid of {T} queries by {S} keys. Of {S} keys {listed(rows)}."
 
 
@@ -211,6 +213,7 @@ def shares_figure(
     """One bar a row, each cut into the same named parts; a part's number is its share of the row.
 
     rows: label -> part -> amount (FLOPs, bytes, seconds: each row has its own unit)
+    A part of a pass looks the same in every figure.
     """
     parts = list(next(iter(rows.values()), {}))
     if not parts or any(list(row) != parts for row in rows.values()):
@@ -219,21 +222,29 @@ def shares_figure(
         )
     if any(sum(row.values()) <= 0 or min(row.values()) < 0 for row in rows.values()):
         raise ValueError("amounts must not be negative, and a row must add up to more than 0")
+    looks = _part_looks(parts)
     size = (7.8, 1.75 + 0.52 * len(rows))
     figure, plot = axes(title, "share (percent)", y, size=size)
     for place, row in enumerate(rows.values()):
         left, total = 0.0, sum(row.values())
-        for i, part in enumerate(parts):
+        for part, look in looks.items():
             width = 100 * row[part] / total
-            _slice(plot, place, left, width, i)
+            _slice(plot, place, left, width, look)
             left += width
     plot.set_yticks(range(len(rows)), list(rows))
     plot.set_ylim(len(rows) - 0.45, -0.55)
     plot.set_xlim(0, 100)
     plot.grid(False)
-    handles = [Rectangle((0, 0), 1, 1, **_part_look(i), label=part) for i, part in enumerate(parts)]
+    handles = [Rectangle((0, 0), 1, 1, **look, label=part) for part, look in looks.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=3, handleheight=1.2)
     return figure, f"{title}. " + " ".join(_row_alt(label, row) for label, row in rows.items())
+
+
+def _part_looks(parts: Sequence[str]) -> dict[str, Look]:
+    """A look for each part: its own where all are parts of a pass, else by its place."""
+    known = [*COMPONENTS, REST]
+    order = known if set(parts) <= set(known) else list(parts)
+    return {part: _part_look(order.index(part)) for part in parts}
 
 
 def _part_look(i: int) -> Look:
@@ -241,8 +252,7 @@ def _part_look(i: int) -> Look:
     return {"facecolor": pale[i % 5], "edgecolor": INK, "linewidth": 0.8, "hatch": HATCHES[i % 5]}
 
 
-def _slice(plot: Axes, y: float, left: float, width: float, i: int) -> None:
-    look = _part_look(i)
+def _slice(plot: Axes, y: float, left: float, width: float, look: Look) -> None:
     plot.add_patch(Rectangle((left, y - 0.34), width, 0.68, **look))
     if width >= 4:
         halo = {"facecolor": look["facecolor"], "edgecolor": "none", "pad": 1.5}

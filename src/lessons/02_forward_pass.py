@@ -745,7 +745,7 @@ if not grading():
 # gives away, where a wrong value only makes the text worse:
 
 # %%
-QUIET = ("head_dim", "rope_theta", "rms_norm_eps", "hidden_act", "tie_word_embeddings")
+QUIET = ("rope_theta", "rms_norm_eps", "hidden_act", "tie_word_embeddings")
 for name in ("llama-3-8b", "qwen2.5-7b", "qwen3-0.6b", "mistral-7b-v0.1", "smollm2-135m"):
     config = load_config(name)
     print(f"{name:16s}", {field: config.get(field) for field in QUIET})

@@ -1,12 +1,14 @@
 """What earns points in lesson 02, in the order of the lesson."""
 
 from grader.checks.forward_pass.attend import ATTENTION
-from grader.checks.forward_pass.block import DECODER_BLOCK, SELF_ATTENTION
+from grader.checks.forward_pass.block import DECODER_BLOCK
+from grader.checks.forward_pass.gated import SWIGLU
 from grader.checks.forward_pass.lesson import LESSON
+from grader.checks.forward_pass.mixing import SELF_ATTENTION
 from grader.checks.forward_pass.places import CAUSAL_MASK, MERGE_HEADS, SPLIT_HEADS
 from grader.checks.forward_pass.quiz import PREDICTIONS, QUESTIONS
 from grader.checks.forward_pass.rope import ROPE_ANGLES, ROTATE
-from grader.checks.forward_pass.small import RMS_NORM, SILU, SOFTMAX, SWIGLU
+from grader.checks.forward_pass.small import RMS_NORM, SILU, SOFTMAX
 from grader.checks.forward_pass.whole import FORWARD
 
 EXERCISES = (

@@ -58,9 +58,9 @@ def _loud() -> Inputs:
 
 
 def _all_low() -> Inputs:
-    """All scores near -335, as some heads of trained models have them."""
+    """All scores near -33,500: lower than many a number that stands for -inf."""
     inputs = _attention_inputs(np.random.default_rng(8))
-    return {**inputs, "q": np.full((2, 6, 3, 5), 30.0), "k": -5 + 0.01 * inputs["k"]}
+    return {**inputs, "q": np.full((2, 6, 3, 5), 3000.0), "k": -5 + 1e-4 * inputs["k"]}
 
 
 def _hidden_is_loud() -> Inputs:
@@ -139,6 +139,11 @@ def _scaled_up(weights, visible):
         return left / left.sum(axis=-1, keepdims=True)
 
 
+def _times_inf(scores, visible):
+    with np.errstate(all="ignore"):
+        return scores + (1.0 - visible) * -np.inf
+
+
 def _over_queries(scores):
     with np.errstate(all="ignore"):
         weights = np.exp(scores - scores.max(axis=-2, keepdims=True))
@@ -199,7 +204,7 @@ ATTENTION = Exercise(
         Case("a query of zeros, two of three keys visible", _zero_query),
         Case("a mask with holes", _holes),
         Case("scores in the hundreds", _loud),
-        Case("all scores near -335", _all_low),
+        Case("all scores near -33,500", _all_low),
         Case("a hidden key has by far the largest score", _hidden_is_loud),
         Case("values of another width", _wide_values),
         Case("a query that may look nowhere", _blind),
@@ -220,6 +225,9 @@ ATTENTION = Exercise(
             scale=lambda q, k: np.sqrt(q.shape[1] * q.shape[-1])
         ),
         "divides by d_head, not by its square root": _attend(scale=lambda q, k: q.shape[-1]),
+        "multiplies by sqrt(d_head); the scores are divided by it": _attend(
+            scale=lambda q, k: 1 / np.sqrt(q.shape[-1])
+        ),
         "divides by sqrt(S), the number of keys: use sqrt(d_head)": _attend(
             scale=lambda q, k: np.sqrt(k.shape[-2])
         ),
@@ -235,8 +243,10 @@ ATTENTION = Exercise(
         "score is far above the visible ones; hide before the softmax": _attend(
             hide=lambda scores, visible: scores, after=_scaled_up
         ),
-        "hidden keys get the score -100, which a visible one may have too: use -inf": _attend(
-            hide=lambda scores, visible: np.where(visible, scores, -100.0)
+        "hidden keys get a score such as -100 or -10,000, and a visible one may be lower still: "
+        "use -inf": _attend(hide=lambda scores, visible: np.where(visible, scores, -1e4)),
+        "-inf times 0 is nan, so the mask spoils visible scores too: use np.where": _attend(
+            hide=_times_inf
         ),
         "hidden keys get the score 0: exp(0) is 1, a weight like any other; use -inf": _attend(
             hide=lambda scores, visible: scores * visible

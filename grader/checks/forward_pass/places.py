@@ -74,6 +74,15 @@ CAUSAL_MASK = Exercise(
     wrong={
         "starts at the upper left: query 0 sees one key only. The T queries are the newest tokens, "
         "so query t stands at S - T + t": lambda T, S: _mask(T, S, lambda q, s: s <= q - (S - T)),
+        "the staircase is shifted the wrong way: query 0 sees the keys 0 … S - T": lambda T, S: (
+            _mask(T, S, lambda q, s: s <= q - 2 * (S - T))
+        ),
+        "the earlier keys are hidden: a query sees all keys up to its own, the cached ones too": (
+            lambda T, S: _mask(T, S, lambda q, s: S - T <= s <= q)
+        ),
+        "as many queries as keys are refused: T = S is a pass without a cache": lambda T, S: _mask(
+            T, S - (T == S), lambda q, s: s <= q
+        ),
         "a token does not see itself: s <= position, not s < position": lambda T, S: _mask(
             T, S, lambda q, s: s < q
         ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.compare import Comparison, as_array
+from grader.exercise import Case, Exercise, Inputs, given
 from inferlab.operators import rope_angles, rotate
 
 # ---- angles -------------------------------------------------------------------------------------
@@ -132,6 +133,17 @@ ROPE_ANGLES = Exercise(
                 [_angles(positions, d_head, theta)] * 2, axis=-1
             )
         ),
+        "whole turns are taken off: the angle itself is asked, however large": (
+            lambda positions, d_head, theta: _angles(positions, d_head, theta) % (2 * np.pi)
+        ),
+        "2i / d_head is rounded down: divide with /, not with //": (
+            lambda positions, d_head, theta: _angles(
+                positions, d_head, theta, lambda i, d: -(2 * i // d)
+            )
+        ),
+        "the positions are counted from the first one given; use them as they are": (
+            lambda positions, d_head, theta: _angles(positions - positions[0], d_head, theta)
+        ),
         "pairs and positions are exchanged: the shape is (T, d_head // 2)": (
             lambda positions, d_head, theta: _angles(positions, d_head, theta).T
         ),
@@ -157,14 +169,39 @@ def _draw_heads(rng: np.random.Generator) -> Inputs:
     }
 
 
+def _far_heads() -> Inputs:
+    """float32, at a position whose angles float32 cannot hold."""
+    return {
+        "x": np.random.default_rng(4).normal(size=(1, 2, 2, 8)).astype(np.float32),
+        "angles": rope_angles(np.array([1_000_003, 7]), 8, 500.0),
+    }
+
+
+def _drive_rotate(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    got = answer(**inputs)
+    array = as_array(got)
+    return {"turned": got, "number type": "" if array is None else str(array.dtype)}
+
+
+def _cos_sin(x, angles):
+    return np.cos(angles).astype(x.dtype), np.sin(angles).astype(x.dtype)
+
+
 def _turned(x, angles, sign=1.0):
     a, b = np.split(x, 2, axis=-1)
-    cos, sin = np.cos(angles), sign * np.sin(angles)
+    cos, sin = _cos_sin(x, angles)
+    sin = (sign * sin).astype(x.dtype)
     return a * cos - b * sin, a * sin + b * cos
 
 
-def _rotate_neighbours(x, angles):
+def _rotate_uncast(x, angles):
+    a, b = np.split(x, 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def _rotate_neighbours(x, angles):
+    cos, sin = _cos_sin(x, angles)
     a, b = x[..., 0::2], x[..., 1::2]
     return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
 
@@ -188,7 +225,7 @@ def _rotate_mirror(x, angles):
 def _rotate_complex(x, angles):
     half = x.shape[-1] // 2
     pairs = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)
-    return np.concatenate([pairs.real, pairs.imag], axis=-1)
+    return np.concatenate([pairs.real, pairs.imag], axis=-1).astype(x.dtype)
 
 
 def _rotate_loop(x, angles):
@@ -209,7 +246,7 @@ def _rotate_hf(x, angles):
     x, angles = torch.from_numpy(x), torch.from_numpy(angles)
     cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
     a, b = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-b, a], -1) * sin
+    return (x * cos + torch.cat([-b, a], -1) * sin).to(x.dtype)
 
 
 ROTATE = Exercise(
@@ -219,6 +256,7 @@ ROTATE = Exercise(
     points=2,
     minutes=10,
     difficulty=3,
+    drive=_drive_rotate,
     hints=(
         "Cut the last axis in two halves, a and b: number i of a and number i of b are pair i. "
         "np.split(x, 2, axis=-1) does it.",
@@ -238,6 +276,7 @@ ROTATE = Exercise(
             x=np.arange(24.0).reshape(1, 2, 2, 6),
             angles=np.zeros((2, 3)),
         ),
+        Case("float32, position 1,000,003", _far_heads),
     ),
     draw=_draw_heads,
     comparison=Comparison(
@@ -271,13 +310,18 @@ ROTATE = Exercise(
         "pairs the ends, i and d_head - 1 - i; the pair is i and i + d_head/2": _rotate_mirror,
         "a sign is wrong: both terms of one half are added or subtracted": (
             lambda x, angles: np.concatenate(
-                [
-                    _turned(x, angles)[0],
-                    np.split(x, 2, -1)[1] * np.cos(angles) - np.split(x, 2, -1)[0] * np.sin(angles),
-                ],
-                axis=-1,
+                [_turned(x, angles)[0], _turned(x, angles, -1.0)[1]], axis=-1
             )
         ),
+        "(a, b) becomes (a cos + b sin, a sin + b cos): the first sign is a minus": (
+            lambda x, angles: np.concatenate(
+                [_turned(x, angles, -1.0)[0], _turned(x, angles)[1]], axis=-1
+            )
+        ),
+        "the result is float64 for a float32 x, and so is all that follows: cast cos and sin to "
+        "x.dtype": _rotate_uncast,
+        "the angles themselves are cast to x.dtype, which cannot hold large ones: take cos and sin "
+        "first": lambda x, angles: np.concatenate(_turned(x, angles.astype(x.dtype)), axis=-1),
         "the angles are taken as degrees; they are radians": lambda x, angles: np.concatenate(
             _turned(x, np.radians(angles)), axis=-1
         ),

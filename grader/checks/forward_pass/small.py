@@ -1,4 +1,4 @@
-"""Lesson 02: the functions that work on one row alone: softmax, RMSNorm, SiLU, the gated MLP."""
+"""Lesson 02: the functions that work on one row alone: softmax, RMSNorm, SiLU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from grader.checks.forward_pass.lesson import LESSON
 from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
-from inferlab.operators import rms_norm, silu, softmax, swiglu
+from inferlab.operators import rms_norm, silu, softmax
 from labkit.rewire import alone
 
 
@@ -24,8 +24,8 @@ def drive_alone(name: str) -> Any:
 def _draw_scores(rng: np.random.Generator) -> Inputs:
     B, T, S = int(rng.integers(2, 4)), int(rng.integers(3, 5)), int(rng.integers(5, 9))
     scores = rng.normal(size=(B, T, S)) * 2
-    scores[0] += 800  # exp(800) overflows float64, exp(-800) is 0 there
-    scores[1] -= 800
+    # exp(800) overflows float64, exp(-800) is 0 there: so each row needs a maximum of its own
+    scores += rng.permuted(np.linspace(-4000, 4000, B * T)).reshape(B, T, 1)
     scores[-1, -1, 1:3] = -np.inf  # hidden keys
     return {"scores": scores}
 
@@ -33,6 +33,11 @@ def _draw_scores(rng: np.random.Generator) -> Inputs:
 def _soft(scores: np.ndarray, axis: Any = -1, base: Any = np.exp) -> np.ndarray:
     weights = base(scores - scores.max(axis=axis, keepdims=True))
     return weights / weights.sum(axis=axis, keepdims=True)
+
+
+def _shifted(scores: np.ndarray, shift: np.ndarray, extra: float = 0.0) -> np.ndarray:
+    weights = np.exp(scores - shift)
+    return weights / (weights.sum(axis=-1, keepdims=True) + extra)
 
 
 def _softmax_in_place(scores):
@@ -110,8 +115,8 @@ SOFTMAX = Exercise(
         "subtracts the largest absolute score: with negative scores every weight becomes 0": (
             _softmax_abs_max
         ),
-        "subtracts the row's mean: beside one very low score the others still overflow, and a "
-        "hidden key makes it -inf; subtract the largest": lambda scores: (
+        "subtracts the row's mean or smallest score: beside one very low score the others still "
+        "overflow, and a hidden key makes it -inf; subtract the largest": lambda scores: (
             np.exp(scores - scores.mean(-1, keepdims=True))
             / np.exp(scores - scores.mean(-1, keepdims=True)).sum(-1, keepdims=True)
         ),
@@ -120,6 +125,14 @@ SOFTMAX = Exercise(
                 np.exp(scores - scores.max()) / np.exp(scores - scores.max()).sum(-1, keepdims=True)
             )
         ),
+        "one largest score for all rows of a sequence; each row has its own": lambda scores: (
+            _shifted(scores, scores.max(axis=(-2, -1)[-scores.ndim :], keepdims=True))
+        ),
+        "the largest score is taken over the first axis; take it over the last": lambda scores: (
+            _shifted(scores, scores.max(axis=0, keepdims=True))
+        ),
+        "something is added to the sum of the exponentials: it is at least 1, so nothing is "
+        "divided by 0": lambda scores: _shifted(scores, scores.max(-1, keepdims=True), 1e-9),
         "the sum runs over the first axis; each row along the last axis must sum to 1": (
             lambda scores: _soft(scores, axis=0)
         ),
@@ -244,6 +257,12 @@ RMS_NORM = Exercise(
         ),
         "eps is left out": lambda x, gain, eps=1e-6: _normed(x, gain, 0.0),
         "eps is fixed at 1e-6; use the argument": lambda x, gain, eps=1e-6: _normed(x, gain, 1e-6),
+        "the larger of eps and the mean square is taken; eps is added": lambda x, gain, eps=1e-6: (
+            gain * x / np.sqrt(np.maximum(np.mean(x * x, -1, keepdims=True), eps))
+        ),
+        "divides by d_model - 1; a mean divides by d_model": lambda x, gain, eps=1e-6: _normed(
+            x, gain, eps, lambda square: square.sum(-1, keepdims=True) / (x.shape[-1] - 1)
+        ),
         "the gain is left out": lambda x, gain, eps=1e-6: _normed(x, 1.0, eps),
         "multiplies by 1 + gain; that is Gemma's convention, here it is gain": (
             lambda x, gain, eps=1e-6: _normed(x, 1 + gain, eps)
@@ -266,7 +285,7 @@ def _draw_numbers(rng: np.random.Generator) -> Inputs:
     return {"x": x}
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(x / 2))
 
 
@@ -307,16 +326,22 @@ SILU = Exercise(
         why="exp, a sum, a division and a product; 1 + tanh loses digits in proportion to x",
     ),
     wrong={
-        "that is the sigmoid; multiply it by x": lambda x: _sigmoid(x),
+        "that is the sigmoid; multiply it by x": lambda x: sigmoid(x),
         "exp(x) / (1 + exp(x)) is inf/inf for a large x: use 1 / (1 + exp(-x))": lambda x: (
             x * np.exp(x) / (1 + np.exp(x))
         ),
         "that is ReLU: negative numbers are damped, not cut off": lambda x: np.maximum(x, 0),
         "the sign of the exponent is turned round: sigmoid(x) is 1 / (1 + exp(-x))": lambda x: (
-            x * _sigmoid(-x)
+            x * sigmoid(-x)
         ),
-        "that is GELU, which other models use": lambda x: x * _sigmoid(1.702 * x),
-        "x is squared: sigmoid(x) times x, once": lambda x: x * x * _sigmoid(x),
+        "that is GELU, which other models use": lambda x: x * sigmoid(1.702 * x),
+        "x itself is cut off: only the exponent may be, silu(1000) is 1000": lambda x: (
+            np.clip(x, -80, 80) * sigmoid(np.clip(x, -80, 80))
+        ),
+        "the sign of x is dropped in the exponent: negative numbers are not damped": lambda x: (
+            x * sigmoid(np.abs(x))
+        ),
+        "x is squared: sigmoid(x) times x, once": lambda x: x * x * sigmoid(x),
         "that is tanh": lambda x: np.tanh(x),
     },
     right={
@@ -324,123 +349,5 @@ SILU = Exercise(
         "torch's silu": _silu_torch,
         "two formulas, by the sign of x": _silu_cases,
         "the formula as it stands": lambda x: x / (1 + np.exp(-x)),
-    },
-)
-
-# ---- the gated MLP ------------------------------------------------------------------------------
-
-
-def _draw_mlp(rng: np.random.Generator) -> Inputs:
-    B, T, d_model = (int(n) for n in rng.integers((2, 3, 4), (4, 6, 8)))
-    d_ff = d_model + int(rng.integers(3, 8))
-    return {
-        "x": rng.normal(size=(B, T, d_model)) * 2,
-        "w_gate": rng.normal(size=(d_model, d_ff)),
-        "w_up": rng.normal(size=(d_model, d_ff)),
-        "w_down": rng.normal(size=(d_ff, d_model)),
-    }
-
-
-def _one_hidden() -> Inputs:
-    """One token [1, 2], one number inside: gate 2, up 3, so silu(2) * 3 on the way down."""
-    return {
-        "x": np.array([[[1.0, 2.0]]]),
-        "w_gate": np.array([[0.0], [1.0]]),
-        "w_up": np.array([[1.0], [1.0]]),
-        "w_down": np.array([[1.0, -1.0]]),
-    }
-
-
-def _swiglu_loop(x, w_gate, w_up, w_down):
-    out = np.zeros_like(x)
-    for b, t in np.ndindex(x.shape[:2]):
-        for j in range(w_gate.shape[1]):
-            gate, up = x[b, t] @ w_gate[:, j], x[b, t] @ w_up[:, j]
-            out[b, t] += gate / (1 + np.exp(-gate)) * up * w_down[j]
-    return out
-
-
-def _swiglu_torch(x, w_gate, w_up, w_down):
-    import torch
-
-    x, w_gate, w_up, w_down = map(torch.from_numpy, (x, w_gate, w_up, w_down))
-    return (torch.nn.functional.silu(x @ w_gate) * (x @ w_up)) @ w_down
-
-
-def _swiglu_joined(x, w_gate, w_up, w_down):
-    gate, up = np.split(x @ np.concatenate([w_gate, w_up], axis=1), 2, axis=-1)
-    return np.einsum("btf,fd->btd", gate * _sigmoid(gate) * up, w_down)
-
-
-SWIGLU = Exercise(
-    id="swiglu",
-    reference=swiglu,
-    lesson=LESSON,
-    points=1,
-    minutes=6,
-    difficulty=2,
-    drive=drive_alone("swiglu"),
-    hints=(
-        "Three projections. Two go from d_model to d_ff (gate and up), the third goes back (down). "
-        "Only the gate goes through silu.",
-        "Inside, gate and up have the same shape (B, T, d_ff) and are multiplied number by number "
-        "with *.",
-        "return project(silu(project(x, w_gate)) * project(x, w_up), w_down)",
-    ),
-    cases=(
-        given("one number inside", **_one_hidden()),
-        given(
-            "all zeros",
-            x=np.zeros((1, 2, 3)),
-            w_gate=np.ones((3, 5)),
-            w_up=np.ones((3, 5)),
-            w_down=np.ones((5, 3)),
-        ),
-    ),
-    draw=_draw_mlp,
-    comparison=Comparison(
-        terms=lambda i: sum(i["w_gate"].shape),
-        magnitude=lambda i: float(
-            np.einsum(
-                "btd,df,btD,Df,fe->bte",
-                *(np.abs(i[n]) for n in ("x", "w_gate", "x", "w_up", "w_down")),
-            ).max()
-        ),
-        why="sums over d_model and d_ff",
-    ),
-    wrong={
-        "gate and up are exchanged: silu belongs to the gate": lambda x, w_gate, w_up, w_down: (
-            swiglu(x, w_up, w_gate, w_down)
-        ),
-        "silu is applied to the product; it belongs to the gate alone": (
-            lambda x, w_gate, w_up, w_down: silu((x @ w_gate) * (x @ w_up)) @ w_down
-        ),
-        "silu is missing": lambda x, w_gate, w_up, w_down: ((x @ w_gate) * (x @ w_up)) @ w_down,
-        "the up projection is missing: that is a plain MLP, without a gate": (
-            lambda x, w_gate, w_up, w_down: silu(x @ w_gate) @ w_down
-        ),
-        "gate and up are added; they are multiplied": lambda x, w_gate, w_up, w_down: (
-            (silu(x @ w_gate) + x @ w_up) @ w_down
-        ),
-        "silu is applied to both; only the gate has it": lambda x, w_gate, w_up, w_down: (
-            (silu(x @ w_gate) * silu(x @ w_up)) @ w_down
-        ),
-        "a sigmoid in place of silu: that is GLU": lambda x, w_gate, w_up, w_down: (
-            (_sigmoid(x @ w_gate) * (x @ w_up)) @ w_down
-        ),
-        "a ReLU in place of silu: that is ReGLU": lambda x, w_gate, w_up, w_down: (
-            (np.maximum(x @ w_gate, 0) * (x @ w_up)) @ w_down
-        ),
-        "the input is added; the decoder block does that, not the MLP": (
-            lambda x, w_gate, w_up, w_down: x + swiglu(x, w_gate, w_up, w_down)
-        ),
-        "the down projection is missing": lambda x, w_gate, w_up, w_down: (
-            silu(x @ w_gate) * (x @ w_up)
-        ),
-    },
-    right={
-        "token by token, number by number": _swiglu_loop,
-        "torch": _swiglu_torch,
-        "gate and up in one product, einsum": _swiglu_joined,
     },
 )

@@ -11,7 +11,7 @@ import numpy as np
 from grader.checks.forward_pass.drawn import N_LAYERS, DrawnWeights, drawn_config
 from grader.checks.forward_pass.lesson import LESSON
 from grader.compare import Comparison, Raised, raised
-from grader.exercise import Exercise, Inputs
+from grader.exercise import Case, Exercise, Inputs
 from inferlab import operators as ops
 from inferlab.kv_cache import KVCache
 from inferlab.transformer import decoder_block, forward
@@ -28,12 +28,18 @@ def _draw_pass(rng: np.random.Generator) -> Inputs:
     }
 
 
+def _no_cache() -> Inputs:
+    return _draw_pass(np.random.default_rng(12)) | {"with_cache": False}
+
+
 def _drive_pass(answer: Any, inputs: Inputs) -> dict[str, Any]:
     run = alone(answer, "forward")
     weights, config, tokens = inputs["weights"], inputs["config"], inputs["tokens"]
     seen = {"all tokens": run(weights, config, tokens)}
     seen["last_only"] = run(weights, config, tokens, last_only=True)
     seen["one token"] = run(weights, config, tokens[:1, :1])
+    if not inputs.get("with_cache", True):
+        return seen
     cache = KVCache(N_LAYERS, config.n_kv_heads, config.d_head, len(tokens), dtype=np.float64)
     seen["the first 3 tokens, with a cache"] = run(weights, config, tokens[:, :3], cache)
     seen["the others, with it, last_only"] = run(weights, config, tokens[:, 3:], cache, True)
@@ -165,6 +171,7 @@ FORWARD = Exercise(
         "if last_only: x = x[:, -1:]. Then project(rms_norm(x, weights.final_gain, "
         "config.norm_eps), weights.head). n_cached = 0 if cache is None else cache.n_tokens.",
     ),
+    cases=(Case("no cache", _no_cache),),
     draw=_draw_pass,
     n_draws=3,
     comparison=Comparison(
@@ -195,6 +202,12 @@ FORWARD = Exercise(
         "the mask starts at the upper left: it ignores the cached tokens": _pass(
             see=lambda T, S, config: np.tri(T, S, dtype=bool)
         ),
+        "the mask is T × T with a cache too: it has a column for each of S = n_cached + T keys": (
+            _pass(see=lambda T, S, config: ops.causal_mask(T, T))
+        ),
+        "with a cache there are angles for all S positions: only the T new tokens are turned": (
+            _pass(positions=lambda n_cached, S: np.arange(S))
+        ),
         "all blocks use the weights of layer 0": _pass(
             layers=lambda weights: ((i, weights.layers[0]) for i in range(len(weights.layers)))
         ),
@@ -218,6 +231,9 @@ FORWARD = Exercise(
         ),
         "last_only is ignored": _pass(last=lambda logits: logits),
         "last_only gives the first token's logits": _pass(last=lambda logits: logits[:, :1]),
+        "last_only gives the last sequence; the last token of each is asked": _pass(
+            last=lambda logits: logits[-1:]
+        ),
         "last_only loses an axis: the shape is (B, 1, vocab_size)": _pass(
             last=lambda logits: logits[:, -1]
         ),
