@@ -12,6 +12,7 @@ from lesson_text import stated_numbers
 from grader import registry
 from grader.checks.flash_attention.tiles import peak_limit_bytes
 from grader.counting import CountedMemory
+from grader.judge import judge
 from inferlab import flash
 from inferlab.operators import attention, causal_mask
 
@@ -53,7 +54,7 @@ def computed() -> set[str]:
 # Sizes that the text takes as given: shapes, devices, block sizes, scores, settings, versions.
 GIVEN = {
     "02", "04", "05", "06", "07", "10", "12", "15", "16", "20", "30", "32", "40", "48", "64", "80",
-    "108", "128", "192", "200", "256", "900", "1.5", "10⁹", "2³⁰", "2¹⁰", "1,000", "8,192",
+    "108", "128", "192", "200", "256", "288", "900", "1.5", "10⁹", "2³⁰", "2¹⁰", "1,000", "8,192",
     "1000", "1001",
 }  # fmt: skip
 
@@ -218,3 +219,21 @@ def test_the_bound_on_what_is_held_lets_tiles_through_and_nothing_larger():
     assert memory.peak_bytes < limit / 2  # twice what the reference needs is allowed
     assert limit < S * d_head * 8  # all keys of a head
     assert limit < block * S * 8  # a row of tiles
+
+
+@pytest.mark.parametrize("name", ["row_max", "row_sum", "acc", "scores"])
+def test_an_update_in_place_is_told_which_argument_it_changed(name):
+    """Not that an earlier result was wrong: that array is the same one, changed later."""
+
+    def in_place(**arrays):
+        fresh = dict(zip(("row_max", "row_sum", "acc"), flash.online_update(**arrays), strict=True))
+        arrays[name][:] = fresh.get(name, 1.0)
+        return tuple((fresh | ({name: arrays[name]} if name in fresh else {})).values())
+
+    def answer(row_max, row_sum, acc, scores, v):
+        return in_place(row_max=row_max, row_sum=row_sum, acc=acc, scores=scores, v=v)
+
+    update = next(e for e in registry.exercises(LESSON) if e.id == "online_update")
+    text = judge(update, answer).text()
+    assert "changed in place: expected 'none'" in text
+    assert f"got '{name}'" in text

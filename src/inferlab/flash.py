@@ -89,7 +89,7 @@ def online_update(
 
     Example: row_max [2], row_sum [1], acc [[6, 0]], scores [[2, 2]], v [[0, 1], [0, 3]]
     -> [2], [3], [[6, 4]]; the attention output so far is acc / row_sum = [2, 1.333].
-    Source: Dao et al. 2022 (arXiv 2205.14135), algorithm 1, lines 10 to 12.
+    Source: Dao 2023 (arXiv 2307.08691), algorithm 1, lines 9 and 10.
     """
     new_max = np.maximum(row_max, scores.max(axis=-1))
     shift = np.where(new_max == -np.inf, 0, new_max)
@@ -144,7 +144,8 @@ def tiled_attention(memory: Memory, block_q: int, block_k: int, causal: bool = T
     memory holds q (n_heads, T, d_head), k and v (n_kv_heads, S, d_head), and room for the result,
     out (n_heads, T, d_head). Query head h reads KV head h // (n_heads // n_kv_heads).
     memory.shape(name) is free; memory.load(name, head, slice(a, b)) copies rows on chip;
-    memory.store("out", tile, head, slice(a, b)) writes. A slice that runs past the end is cut off.
+    memory.store("out", tile, head, slice(a, b)) writes. A slice that runs past the end is cut off;
+    n_key_blocks needs the end itself cut off: at most T.
 
     For each query head, for each block of block_q queries: load its q once. For each block of
     block_k keys that it may see (n_key_blocks; all of them when causal is False), in order: load k
@@ -224,10 +225,10 @@ def split_kv_decode(memory: Memory, split_lengths: Sequence[int]) -> None:
 
     memory holds q (n_heads, d_head), k and v (n_heads, S, d_head), and room for out
     (n_heads, d_head). The first split has split_lengths[0] keys, and so on; some may have none.
-    Load q once; for each split load its k and v (all heads: load("k", slice(None), slice(a, b))),
-    call partial_attention, and merge with what there is so far: start from out 0 and lse -inf. On
-    a GPU each split is another processor's work; here they come one after the other, and no more
-    than one split may be held at once. Store out once.
+    Load q once: load("q"). For each split load its k and v, all heads: load("k", slice(None),
+    slice(a, b)); call partial_attention, and merge with what there is so far: start from out 0 and
+    lse -inf. On a GPU each split is another processor's work; here they come one after the other,
+    and no more than one split may be held at once. Store out once.
 
     Raises ValueError unless the lengths add up to S.
     Example: S = 10, split_lengths (4, 4, 2).

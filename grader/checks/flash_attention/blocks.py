@@ -206,6 +206,10 @@ COUNT_TILES = Exercise(
         "a tile is called whole by its last query; its first sees the fewest keys": _tiler(
             whole=lambda start, end, T, S, n: S - T + end
         ),
+        "the tile's first query sees its own key too: S - T + start + 1 keys": _tiler(
+            whole=lambda start, end, T, S, n: S - T + start
+        ),
+        "in the wrong order: whole, masked in part, skipped": _regrouped(lambda w, m, s: (s, m, w)),
         "a tile is called skipped by its first query; its last sees the most keys": _tiler(
             needed=lambda start, end, T, S: S - T + start + 1
         ),

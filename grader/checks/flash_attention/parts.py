@@ -31,6 +31,12 @@ def _near(score: float) -> Inputs:
     return {**inputs, "q": np.full((2, 16), 100.0), "k": score / 400 + 0.01 * inputs["k"]}
 
 
+def _far_apart() -> Inputs:
+    """One head with all its scores near 900, the other near -900."""
+    inputs = _near(900.0)
+    return {**inputs, "k": inputs["k"] * np.array([1.0, -1.0])[:, None, None]}
+
+
 def _from_end_to_end() -> Inputs:
     inputs = _near(0.0)
     return {**inputs, "k": inputs["k"] + np.linspace(-2.25, 2.25, 6)[None, :, None]}
@@ -124,6 +130,7 @@ PARTIAL = Exercise(
         Case("all scores near 900", lambda: _near(900.0)),
         Case("all scores near -900", lambda: _near(-900.0)),
         Case("scores from -900 to 900", _from_end_to_end),
+        Case("one head near 900, the other near -900", _far_apart),
     ),
     draw=_draw_query,
     drive=_drive_partial,
@@ -146,12 +153,10 @@ PARTIAL = Exercise(
         "np.exp of the raw scores overflows: subtract each head's largest score first": (
             _partial_no_max
         ),
-        "subtracts the largest absolute score: with scores near -900 every weight becomes 0": (
-            _partial(peak=lambda scores: np.abs(scores).max(-1))
-        ),
+        "what is subtracted is not the largest score (its absolute value, or never below 0): near "
+        "-900 every weight becomes 0": (_partial(peak=lambda scores: np.abs(scores).max(-1))),
         "one largest score for all heads: each head has its own": _partial(
             peak=lambda scores: np.full(len(scores), scores.max()),
-            lse=lambda top, total: np.log(total),
         ),
         "without keys lse is 0, a weight of 1: it must be -inf, a weight of 0": (
             lambda q, k, v: (
@@ -306,6 +311,9 @@ MERGE = Exercise(
         ),
         "np.exp(lse) overflows near 900 and vanishes near -900: subtract the larger one first": (
             _merge(safe=lambda top: np.zeros_like(top))
+        ),
+        "lse_a is subtracted, not the larger of the two: np.exp overflows where b is far above": (
+            _merge(top=lambda a, b: a)
         ),
         "not divided by the sum of the weights": _merge(divide=lambda total: 1),
         "two parts without keys give NaN (-inf - (-inf), or 0 / 0): out must be 0 there": _merge(

@@ -75,8 +75,8 @@ PREDICTIONS = (
         "loop must hold (tiles of q, k, v, the output, and one tile of scores)?",
         unit="x",
         answer=_memory_ratio,
-        because="The matrix has 16.8 million numbers; the tiles have about 49,000. The measured "
-        "ratio is of the peaks of both functions: each makes a few temporary arrays of its size.",
+        because="The matrix has 16.8 million numbers; the tiles have about 49,000. The peaks "
+        "that the lesson measures are larger on both sides: each way makes temporary arrays too.",
     ),
 )
 
@@ -271,12 +271,13 @@ QUESTIONS = (
         points=1,
         draw=lambda rng: {"factor": int(rng.integers(3, 9)), "S": int(rng.choice([4096, 8192]))},
         text=lambda p: (
-            f"The context of a FlashAttention prefill grows from {p['S']:,} tokens to "
+            f"FlashAttention without a mask: the context grows from {p['S']:,} tokens to "
             f"{p['factor'] * p['S']:,}; the tiles stay as they are. How many times as many bytes "
             "of k and v are loaded?"
         ),
         answer=lambda p: float(p["factor"] ** 2),
         unit="x",
+        tolerance=0.05,  # where blocks do not divide the context it is a little less
         slips={
             "linear is the memory that is held, not the traffic": lambda p: float(p["factor"]),
             "the traffic does grow: more blocks of queries, each over more keys": lambda p: 1.0,
@@ -394,7 +395,7 @@ QUESTIONS = (
             "(a + b) + c and a + (b + c) differ in the last bits",
         },
         why=lambda p: (
-            "Exact in real arithmetic, not bit-exact: about 1e-7 relative in float32, 1e-3 in bf16."
+            "Exact in real arithmetic, not bit-exact: about 1e-7 relative in float32, 4e-3 in bf16."
         ),
     ),
 )

@@ -38,8 +38,8 @@ def _watched() -> Inputs:
     return {**_split_inputs(4, lengths, n_heads=2), "watched": True}
 
 
-def _wrong_sum() -> Inputs:
-    return {**_split_inputs(5, (4, 4, 2)), "split_lengths": (4, 4)}
+def _wrong_sum(*lengths: int) -> Inputs:
+    return {**_split_inputs(5, (4, 4, 2)), "split_lengths": lengths}
 
 
 def _split_memory(inputs: Inputs) -> CountedMemory:
@@ -78,7 +78,7 @@ def _split(
     merge: Callable = merge_partials,
     start: Callable = lambda lengths, i: sum(lengths[:i]),
     lengths_of: Callable = lambda lengths, S: lengths,
-    check: bool = True,
+    refuses: Callable = int.__ne__,
     part: Callable = partial_attention,
     skip: Callable = lambda i: False,
     first_lse: float = -np.inf,
@@ -87,7 +87,7 @@ def _split(
 
     def answer(memory, split_lengths):
         n_heads, S, _ = memory.shape("k")
-        if check and sum(split_lengths) != S:
+        if refuses(sum(split_lengths), S):
             raise ValueError(f"the lengths must add up to {S}")
         q = memory.load("q")
         out, lse = np.zeros_like(q), np.full(n_heads, first_lse)
@@ -209,7 +209,8 @@ SPLIT = Exercise(
         Case("the largest scores come first", lambda: _split_inputs(2, (4, 4, 2))),
         Case("one split", lambda: _split_inputs(3, (7,))),
         Case("a split without keys, at the start", lambda: _split_inputs(6, (0, 5, 0, 3))),
-        Case("lengths that do not add up to S", _wrong_sum),
+        Case("lengths that add up to less than S", lambda: _wrong_sum(4, 4)),
+        Case("lengths that add up to more than S", lambda: _wrong_sum(4, 4, 4)),
         Case("920 keys in 13 splits, what is held at once is watched", _watched),
     ),
     draw=_draw_splits,
@@ -240,7 +241,9 @@ SPLIT = Exercise(
         "starts from lse 0: an empty result that has weight; start from -inf": _split(
             first_lse=0.0
         ),
-        "lengths that do not add up to S are accepted": _split(check=False),
+        "lengths that do not add up to S are accepted": _split(refuses=lambda total, S: False),
+        "lengths that add up to more than S are accepted": _split(refuses=int.__lt__),
+        "lengths that add up to less than S are accepted": _split(refuses=int.__gt__),
         "right result, but q is loaded again for every split": _q_every_time,
         "right result, but out is stored after every split": _stored_every_time,
         "the merged lse is forgotten, so only the last split's counts": _split(

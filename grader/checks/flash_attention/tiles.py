@@ -43,9 +43,9 @@ def _attention_inputs(
 
 
 def _all_negative() -> Inputs:
-    """Every key points away from every query: all scores are near -900."""
+    """Every key points away from every query: all scores are near -20,000."""
     inputs = _attention_inputs(3, heads=(2, 1), sizes=(5, 11, 8))
-    q, k = 100 + 0.01 * inputs["q"], -3.2 + 0.01 * inputs["k"]
+    q, k = 100 + 0.01 * inputs["q"], -71 + 0.01 * inputs["k"]
     return {**inputs, "q": q, "k": k}
 
 
@@ -217,6 +217,37 @@ def _keeps_k_and_v(memory, block_q, block_k, causal=True):
     _tiled()(Keeping(), block_q, block_k, causal)
 
 
+def _stores_at_the_end(memory, block_q, block_k, causal=True):
+    out = np.zeros(memory.shape("out"))
+
+    class Late:
+        shape, load = memory.shape, memory.load
+
+        def store(self, name, value, head, rows):
+            out[head, rows] = value
+
+    _tiled()(Late(), block_q, block_k, causal)
+    memory.store("out", out)
+
+
+def _shares_k_and_v(memory, block_q, block_k, causal=True):
+    """Only the first query head of each group pays for k and v."""
+    group_size = memory.shape("q")[0] // memory.shape("k")[0]
+
+    class Shared:
+        shape, store = memory.shape, memory.store
+
+        def load(self, name, head, rows):
+            tile = memory.load(name, head, rows)
+            if name == "q":
+                self.pays = head % group_size == 0
+            elif not self.pays:
+                memory.loaded_bytes -= tile.nbytes
+            return tile
+
+    _tiled()(Shared(), block_q, block_k, causal)
+
+
 def _tiled_two_parts(memory, block_q, block_k, causal=True):
     """Normalised partial results, merged by log-sum-exp tile by tile; keys cut by hand."""
     (n_heads, T, d_head), (n_kv_heads, S, _) = memory.shape("q"), memory.shape("k")
@@ -294,7 +325,7 @@ TILED = Exercise(
         ),
         Case("6 heads on 2, 13 queries over 29 keys", lambda: _attention_inputs(1)),
         Case("no mask", lambda: _attention_inputs(2, sizes=(9, 19, 8), causal=False)),
-        Case("all scores near -900", _all_negative),
+        Case("all scores near -20,000", _all_negative),
         Case("scores in the hundreds", lambda: _attention_inputs(4, scale=300.0)),
         Case(
             "one query, blocks larger than everything",
@@ -303,6 +334,10 @@ TILED = Exercise(
         Case(
             "1,024 keys, what is held at once is watched",
             lambda: _attention_inputs(6, (2, 1), (32, 1024, 8), (16, 16), watched=True),
+        ),
+        Case(
+            "8 heads of 64 queries, what is held at once is watched",
+            lambda: _attention_inputs(7, (8, 4), (64, 64, 8), (8, 8), watched=True),
         ),
     ),
     draw=_draw_attention,
@@ -338,7 +373,7 @@ TILED = Exercise(
             hides=np.greater_equal,
             finish=lambda acc, total: acc / np.where(total == 0, 1, total)[:, None],
         ),
-        "hidden scores are set to -100, which real scores can reach: use -np.inf": _tiled(
+        "hidden scores are -100 or -10,000, which real scores can reach: use -np.inf": _tiled(
             masked=-100.0
         ),
         "hidden scores are set to 0: exp(0) is 1, so hidden keys get weight": _tiled(masked=0.0),
@@ -372,6 +407,12 @@ TILED = Exercise(
         "right result, but q is loaded again for every key block: once is enough": (_loads_q_again),
         "right result, but tiles of k and v are kept for later: all of them do not fit on chip": (
             _keeps_k_and_v
+        ),
+        "right result, but the output is kept, and stored at the end: store each block's own": (
+            _stores_at_the_end
+        ),
+        "right result, but k and v are loaded once for several query heads: each loads its own": (
+            _shares_k_and_v
         ),
     },
     right={

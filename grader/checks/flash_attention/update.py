@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from grader.checks.flash_attention.online import (
 from grader.compare import Comparison
 from grader.exercise import Case, Exercise, Inputs
 from inferlab.flash import online_update
+
+GIVEN = ("row_max", "row_sum", "acc", "scores", "v")
 
 
 def _update_inputs(kind: str) -> Inputs:
@@ -44,12 +47,12 @@ def _drive_update(answer: Any, inputs: Inputs) -> dict[str, Any]:
         given = (*state, block.copy(), values.copy())
         before = [array.copy() for array in given]
         found = answer(*given)
-        unchanged = all(map(_equal, given, before))
-        named = by_name(found, ("row_max", "row_sum", "acc"))
+        changed = [n for n, a, b in zip(GIVEN, given, before, strict=True) if not _equal(a, b)]
+        named = by_name(found, GIVEN[:3])
         if not isinstance(named, dict):
             return {**seen, f"after block {number}": named}
-        seen |= {f"after block {number}, {name}": value for name, value in named.items()}
-        seen[f"block {number}: what was given is left as it was"] = unchanged
+        seen |= {f"after block {number}, {k}": copy.deepcopy(x) for k, x in named.items()}
+        seen[f"block {number}, arguments changed in place"] = ", ".join(changed) or "none"
         state = tuple(np.asarray(value, dtype=float) for value in named.values())
     return seen
 
@@ -84,6 +87,12 @@ def _updater(
 def _update_normalises(row_max, row_sum, acc, scores, v):
     new, total, mixed = online_update(row_max, row_sum, acc, scores, v)
     return new, total, mixed / np.where(total == 0, 1, total)[:, None]
+
+
+def _update_divides_every_time(row_max, row_sum, acc, scores, v):
+    """acc is the output so far: multiplied by the old sum before, divided by the new one after."""
+    new, total, mixed = online_update(row_max, row_sum, acc * row_sum[:, None], scores, v)
+    return new, total, mixed / total[:, None]
 
 
 def _update_averages_blocks(row_max, row_sum, acc, scores, v):
@@ -201,6 +210,9 @@ UPDATE = Exercise(
         ),
         "acc is divided by the sum already: that is done once, after the last block": (
             _update_normalises
+        ),
+        "acc is divided by the sum in every block, as in the paper of 2022; keep it undivided": (
+            _update_divides_every_time
         ),
         "averages the softmax of each block: blocks have unequal weight": _update_averages_blocks,
         "the weights are normalised in the block: their sum must go into row_sum as it is": (
