@@ -62,6 +62,7 @@ def computed() -> set[str]:
     return {
         f"{100 * mlp:.0f}", billions(v3_total, 0), billions(v3_active),
         f"{v3_total / v3_active:.1f}", billions(total, 0), f"{2 * active / 1e9:.0f}",
+        f"{total / active}",
         f"{(total - active) / 1e9:.0f}", f"{2 * total / 1e9:.0f}",
         *(f"{x:.3f}" for x in p), f"{p[:2].sum():.3f}", *(f"{x:.3f}" for x in halves[0]),
         f"{100 * (1 - p[:2].sum()):.0f}",
@@ -264,7 +265,7 @@ def test_the_command_line_runs_the_mixture():
 
 def test_predictions_have_an_answer():
     answers = {p.id: p.answer() for p in registry.predictions("09_moe")}
-    assert answers["me_memory"] == 72e9
+    assert answers["me_batch"] == pytest.approx(RIDGE * 16 / 2, rel=0.002) == 2360
     assert answers["me_touched"] == pytest.approx(14.11, abs=0.005)
     assert answers["me_step_ratio"] == pytest.approx(4.03, abs=0.005)
     assert answers["me_busiest"] == pytest.approx(8 * 0.3369)

@@ -107,7 +107,7 @@ def moe_forward(
     - An expert without tokens is not touched, and no row goes through an expert it did not choose.
 
     x: (B, T, d_model); w_router: (d_model, n_experts); w_gate, w_up: (n_experts, d_model, d_ff);
-    w_down: (n_experts, d_ff, d_model) -> (B, T, d_model), a new array of the kind of x
+    w_down: (n_experts, d_ff, d_model) -> (B, T, d_model), a new array
     Example: a token that takes experts 2 and 1 with weights 5/7 and 2/7 gets
     5/7 * swiglu(row, expert 2) + 2/7 * swiglu(row, expert 1).
     """
@@ -243,7 +243,7 @@ def add_served(
 
     - run_expert(e, rows) sends rows (n, d_model) through expert number e and returns their answers
       (n, d_model). Call it once for each expert that serves somebody, with the rows of `normed`
-      whose choice of e is served, in the order of the tokens.
+      whose choice of e is served.
     - Each answer, times its weight, is added to the row of `stream` it belongs to. The weights stay
       as they are: what is lost to a full expert is not given to the others.
     - A choice that is not served adds nothing: the token's row of the stream goes on as it is.

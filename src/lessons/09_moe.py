@@ -87,13 +87,13 @@ moe_figures.held_and_used(
 # your picture of the machine is off. The first one you lodge is the one you will be confronted with.
 
 # %%
-predict("me_memory")
-
-# %%
 predict("me_touched")
 
 # %%
 predict("me_step_ratio")
+
+# %%
+predict("me_batch")
 
 # %%
 predict("me_busiest")
@@ -284,7 +284,6 @@ if ready("resident_bytes", "total_and_active_params"):
             f"{name}: {format_bytes(held)} resident; in bf16 {format_bytes(resident_bytes(config))}, "
             f"and the active weights alone {format_bytes(2 * active)}"
         )
-confront("me_memory")
 
 # %% [markdown]
 # For gpt-oss-20b that is 13,761,264,768 bytes: byte for byte the tensors of the published checkpoint.
@@ -369,17 +368,21 @@ if ready("moe_step_bytes"):
         flops = n * 2 * 8e9  # 8 billion active weights
         print(f"{n:5d} {b / 1e9:9.1f} {b / n / 1e9:11.2f} {flops / b:11.2f} {flops / 16e9:15.0f}")
 confront("me_step_ratio")
+confront("me_batch")
 
 # %% [markdown]
 # Read the last two columns. They are arithmetic intensities (lesson 01): a device is compute-bound above
 # its ridge, some 295 FLOP/byte on an H100 in bf16. A dense model gets there with 295 users. In a mixture
 # $n$ users send $n k / E$ rows to each expert, so **it takes $E / k$ times the batch** until its experts
 # are compute-bound: 8 times in the example, 4 times for Mixtral 8x7B (1,181 users), 32 times for
-# DeepSeek-V3 (9,451). That is why large mixtures are served by many devices and thousands of users
-# together, and why one user at home reads 16 GB a token and is happy.
+# DeepSeek-V3 (9,451). (The last rows of the table differ by 36 / 8 = 4.5, not by 8: they average the
+# experts with the 4 billion shared weights, which get a row from every user.) That is why large mixtures
+# are served by many devices and thousands of users together, and why one user at home reads 16 GB a token
+# and is happy.
 #
 # What a mixture buys, in one line: memory of 36 billion, arithmetic of 8 billion, and reading that walks
-# from the one to the other as the batch grows. (Keys and values come on top, as in any model: lesson 04.)
+# from the one to the other as the batch grows. (Keys and values come on top, as in any model: lesson 04.
+# With them a step may stay memory-bound at any batch; the explorer counts them and says so.)
 #
 # Turn the batch of a mixture, and watch how many experts a step reads; then try a dense model beside it.
 
@@ -620,7 +623,7 @@ if model and ready("moe_step_bytes", "router_weights"):
 # %% [markdown]
 # **Reading it.** The time grows with the batch, as the bytes do, where a dense model's hardly would. (The
 # counted bytes stay a little below the formula: uneven use.) But memory is not the reason here: 15 MB fit in
-# the caches of most processors. Each expert that is taken is a round of its own in Python, with three small
+# the caches of many processors. Each expert that is taken is a round of its own in Python, with three small
 # products of one or two rows. In a large engine the same shows up as many small products that fill no GPU:
 # hence *grouped* products, which run all experts of a layer in one launch. Per token the batch still pays. (Steps
 # this short feel everything else that the machine does. If a point looks out of line, run the cell again.)

@@ -78,6 +78,17 @@ def _chosen_only(probabilities, experts, alpha=1.0):
     return alpha * probabilities.shape[1] * float(f @ kept.mean(axis=0))
 
 
+def _chosen_as_they_are(probabilities, experts, alpha=1.0):
+    kept = np.zeros_like(probabilities)
+    np.put_along_axis(kept, experts, np.take_along_axis(probabilities, experts, -1), -1)
+    return alpha * probabilities.shape[1] * float(_f(probabilities, experts) @ kept.mean(axis=0))
+
+
+def _counted(probabilities, experts, alpha=1.0):
+    n_seen = int(experts.max()) + 1
+    return _loss_loop(probabilities, experts, alpha) * n_seen / probabilities.shape[1]
+
+
 def _first_choice(probabilities, experts, alpha=1.0):
     f = _f(probabilities, experts[:, :1])
     return alpha * probabilities.shape[1] * float(f @ probabilities.mean(axis=0))
@@ -152,6 +163,11 @@ LOSS = Exercise(
         "the least possible value is taken off: even use gives alpha here, not 0": _loss(
             lambda f, P, p, n: n * np.sum(f * P) - 1
         ),
+        "the mean over the experts: n_experts times the sum": _loss(
+            lambda f, P, p, n: np.mean(f * P)
+        ),
+        "n_experts counted from the choices: the probabilities have a column for each": _counted,
+        "the probabilities of the chosen experts alone": _chosen_as_they_are,
         "one number for each expert: their sum is asked": _loss(lambda f, P, p, n: n * f * P),
         "experts that nobody chose are missing in the count: np.bincount needs minlength": (
             _no_minlength
@@ -197,6 +213,7 @@ def _biased(
     weigh_by: Callable[[Any, Any], Any] = lambda a, bias: a,
     norm: Callable[[Any, Any, float], Any] = _scaled,
     finish: Callable[[Any, Any], Any] = lambda experts, a: experts,
+    sort: Callable[[Any], Any] = lambda order: np.argsort(-order, axis=-1, kind="stable"),
     check: bool = True,
 ) -> Callable:
     """biased_router_weights with one step replaced."""
@@ -206,7 +223,7 @@ def _biased(
             raise ValueError("out of range")
         a = affinity(scores)
         order = order_by(a, choice_bias, scores)
-        experts = finish(np.argsort(-order, axis=-1, kind="stable")[:, :n_chosen], a)
+        experts = finish(sort(order)[:, :n_chosen], a)
         chosen = np.take_along_axis(weigh_by(a, choice_bias), experts, axis=-1)
         return experts, norm(chosen, a, scale)
 
@@ -321,6 +338,26 @@ BIASED = Exercise(
         "exp(score) / (1 + exp(score)) is inf / inf for large scores": _biased(
             affinity=_overflowing
         ),
+        "an order that is not stable: of equal sums the lower number comes first": _biased(
+            sort=lambda order: np.argsort(-order, axis=-1)
+        ),
+        "of equal sums the higher number is chosen: a reversed argsort turns ties round": _biased(
+            sort=lambda order: np.argsort(order, axis=-1, kind="stable")[:, ::-1]
+        ),
+        "the lowest sums are chosen": _biased(
+            sort=lambda order: np.argsort(order, axis=-1, kind="stable")
+        ),
+        "the largest sum comes last": _biased(finish=lambda experts, a: experts[:, ::-1]),
+        "the chosen are sorted by their numbers: the largest sum comes first": _biased(
+            finish=lambda experts, a: np.sort(experts, axis=-1)
+        ),
+        "a softmax of the chosen affinities: they are divided by their sum": _biased(
+            norm=lambda w, a, scale: scale * softmax(w)
+        ),
+        "a single chosen expert is not divided: its weight is scale": _biased(
+            norm=lambda w, a, scale: _scaled(w, a, scale) if w.shape[1] > 1 else scale * w
+        ),
+        "divided by scale: it multiplies": _biased(norm=lambda w, a, s: _scaled(w, a, 1 / s)),
         "an impossible n_chosen is accepted": _biased(check=False),
     },
     right={

@@ -1,4 +1,4 @@
-"""Lesson 09: experts with limited room, and the tokens that find no place."""
+"""Lesson 09: experts with limited room, and whose choices are served."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.mixture.lesson import LESSON
-from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
-from inferlab.moe import add_served, expert_capacity, within_capacity
+from inferlab.moe import expert_capacity, within_capacity
 
 # ---- expert_capacity ----------------------------------------------------------------------------
 
@@ -69,6 +68,10 @@ CAPACITY = Exercise(
               capacity_factor=1.25),
         given("64 tokens, 8 experts, 2 chosen: exactly 16", n_tokens=64, n_experts=8, n_chosen=2),
         given("one token, 8 experts, 2 chosen", n_tokens=1, n_experts=8, n_chosen=2),
+        given("3 tokens, 4 experts, 2 chosen, 4.0: more room than tokens", n_tokens=3, n_experts=4,
+              n_chosen=2, capacity_factor=4.0),
+        given("90 tokens, 8 experts, 2 chosen, 0.5", n_tokens=90, n_experts=8, n_chosen=2,
+              capacity_factor=0.5),
         given("512 tokens, 16 experts, 2 chosen, 1.5", n_tokens=512, n_experts=16, n_chosen=2,
               capacity_factor=1.5),
     ),
@@ -89,6 +92,21 @@ CAPACITY = Exercise(
         "capacity_factor is ignored": _capacity(lambda n, E, k, c: math.ceil(k * n / E)),
         "rounded before the factor: multiply first, then round up once": _capacity(
             lambda n, E, k, c: math.ceil(c * math.ceil(k * n / E))
+        ),
+        "rounded down before the factor: multiply first, then round up once": _capacity(
+            lambda n, E, k, c: math.ceil(c * (k * n // E))
+        ),
+        "cut at n_tokens: the room is asked, whether it can be filled or not": _capacity(
+            lambda n, E, k, c: min(n, math.ceil(c * k * n / E))
+        ),
+        "a factor below 1 is taken as 1": _capacity(
+            lambda n, E, k, c: math.ceil(max(1, c) * k * n / E)
+        ),
+        "at least 4 rows, as some libraries give: no least room is asked": _capacity(
+            lambda n, E, k, c: max(4, math.ceil(c * k * n / E))
+        ),
+        "divided by the factor: it multiplies": _capacity(
+            lambda n, E, k, c: math.ceil(k * n / E / c)
         ),
         "experts and tokens are swapped": _capacity(lambda n, E, k, c: math.ceil(c * k * E / n)),
         "divided by n_chosen too: it multiplies": _capacity(
@@ -176,6 +194,34 @@ def _second_only_if_needed(experts, capacity):
     return served & (served.cumsum(axis=1) == 1)
 
 
+def _place_at_once(experts, capacity):
+    used, served = np.zeros(int(experts.max()) + 1, int), np.zeros(experts.shape, bool)
+    for place, chosen in enumerate(experts.T):
+        served[:, place] = used[chosen] < capacity
+        np.add.at(used, chosen[served[:, place]], 1)
+    return served
+
+
+def _only_behind_served(experts, capacity):
+    used, served = np.zeros(int(experts.max()) + 1, int), np.zeros(experts.shape, bool)
+    for token, place in _places_first(*experts.shape):
+        e = experts[token, place]
+        served[token, place] = served[token, :place].all() and used[e] < capacity
+        used[e] += served[token, place]
+    return served
+
+
+def _stops_when_full(experts, capacity):
+    used, served = np.zeros(int(experts.max()) + 1, int), np.zeros(experts.shape, bool)
+    for place, chosen in enumerate(experts.T):
+        for token, e in enumerate(chosen):
+            if used[e] >= capacity:
+                break
+            served[token, place] = True
+            used[e] += 1
+    return served
+
+
 SERVED = Exercise(
     id="within_capacity",
     reference=within_capacity,
@@ -228,194 +274,16 @@ SERVED = Exercise(
         "the second expert only where the first is full: a token takes all that have room": (
             _second_only_if_needed
         ),
+        "a whole place at once: a choice counts as soon as it is served": _place_at_once,
+        "later choices only where all earlier ones were served: each choice stands alone": (
+            _only_behind_served
+        ),
+        "it ends a place at the first full expert: the others may have room": _stops_when_full,
         "nobody is refused": lambda experts, capacity: np.ones(experts.shape, bool),
     },
     right={
         "cumulated one-hot rows": _cumulative,
         "sorted by expert": _sorted_ranks,
         "lists": _lists,
-    },
-)  # fmt: skip
-
-# ---- add_served ---------------------------------------------------------------------------------
-
-
-def _draw_add(rng: np.random.Generator) -> Inputs:
-    """Some tokens lose one choice, one loses all of them, the first expert serves nobody."""
-    n_tokens, n_experts, d_model = (int(rng.integers(*s)) for s in ((6, 9), (5, 8), (4, 7)))
-    experts = np.array([1 + rng.permutation(n_experts - 1)[:3] for _ in range(n_tokens)])
-    served = rng.random(experts.shape) < 0.6
-    served[1], served[2] = False, True
-    return {
-        "stream": 3 * rng.normal(size=(n_tokens, d_model)),
-        "normed": rng.normal(size=(n_tokens, d_model)),
-        "experts": experts,
-        "weights": rng.dirichlet(np.ones(3), size=n_tokens),
-        "served": served,
-        "w_expert": rng.normal(size=(n_experts, d_model, d_model)),
-    }
-
-
-def _one_token(served: bool) -> Inputs:
-    return {
-        "stream": np.array([[3.0, 4.0]]), "normed": np.array([[1.0, 2.0]]),
-        "experts": np.array([[0]]), "weights": np.array([[1.0]]), "served": np.array([[served]]),
-        "w_expert": 10 * np.eye(2)[None],
-    }  # fmt: skip
-
-
-def _drive_add(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    """run_expert is a bend and a matrix; it notes how many rows it gets."""
-    w_expert, calls = inputs["w_expert"], []
-
-    def run_expert(e: int, rows: np.ndarray) -> np.ndarray:
-        calls.append((int(e), len(rows)))
-        return (rows + 0.1 * rows**3) @ w_expert[e]
-
-    given = {name: value for name, value in inputs.items() if name != "w_expert"}
-    out = answer(**given, run_expert=run_expert)
-    return {"new stream": out, "(expert, rows) that were run": [list(c) for c in sorted(calls)]}
-
-
-def _add(
-    base: Callable[[Any, Any], Any] = lambda stream, normed: stream.copy(),
-    read: Callable[[Any, Any], Any] = lambda stream, normed: normed,
-    weigh: Callable[[Any, Any], Any] = lambda weights, served: weights,
-    who: Callable[[Any], Any] = lambda served: served,
-    place: Callable[[Any], Any] = lambda places: places,
-    overwrite: bool = False,
-    finish: Callable[[Any, Any], Any] = lambda out, served: out,
-) -> Callable:
-    """add_served with one step replaced."""
-
-    def answer(stream, normed, experts, weights, served, run_expert):
-        out, rows = base(stream, normed), read(stream, normed)
-        weights, kept = weigh(weights, served), who(served)
-        for e in np.unique(experts[kept]):
-            tokens, places = np.nonzero((experts == e) & kept)
-            more = weights[tokens, place(places), None] * run_expert(int(e), rows[tokens])
-            out[tokens] = stream[tokens] + more if overwrite else out[tokens] + more
-        return finish(out, served)
-
-    return answer
-
-
-def _share_out(weights, served):
-    kept = np.where(served, weights, 0)
-    total = kept.sum(axis=1, keepdims=True)
-    return np.divide(kept, total, out=kept, where=total > 0)
-
-
-def _dropped_rows_run(stream, normed, experts, weights, served, run_expert):
-    """The right stream, but rows that are not served are run and thrown away."""
-    kept, out = np.where(served, weights, 0), stream.copy()
-    for e in np.unique(experts):
-        tokens, places = np.nonzero(experts == e)
-        out[tokens] += kept[tokens, places, None] * run_expert(int(e), normed[tokens])
-    return out
-
-
-def _every_expert_called(stream, normed, experts, weights, served, run_expert):
-    out = stream.copy()
-    for e in range(experts.max() + 1):
-        tokens, places = np.nonzero((experts == e) & served)
-        out[tokens] += weights[tokens, places, None] * run_expert(e, normed[tokens])
-    return out
-
-
-def _add_lists(stream, normed, experts, weights, served, run_expert):
-    out = stream.tolist()
-    for e in sorted(set(experts[served].tolist())):
-        mine = [(t, p) for t, row in enumerate(experts.tolist()) for p, x in enumerate(row)
-                if x == e and served[t, p]]  # fmt: skip
-        answers = run_expert(e, normed[[t for t, _ in mine]])
-        for (t, p), row in zip(mine, answers, strict=True):
-            out[t] = [a + float(weights[t, p]) * b for a, b in zip(out[t], row, strict=True)]
-    return out
-
-
-def _add_in_the_end(stream, normed, experts, weights, served, run_expert):
-    """All answers first, in an array with a row for each choice; one sum at the end."""
-    answers = np.zeros((*experts.shape, stream.shape[1]))
-    for e in dict.fromkeys(experts[served].tolist()):
-        mine = (experts == e) & served
-        answers[mine] = run_expert(e, normed[np.nonzero(mine)[0]])
-    return stream + np.einsum("nk,nkd->nd", weights, answers)
-
-
-def _add_scattered(stream, normed, experts, weights, served, run_expert):
-    out = stream
-    for e in np.unique(experts[served]):
-        tokens, places = np.nonzero((experts == e) & served)
-        rows = np.zeros_like(stream)
-        np.add.at(rows, tokens, weights[tokens, places, None] * run_expert(e, normed[tokens]))
-        out = out + rows
-    return out
-
-
-ADD = Exercise(
-    id="add_served",
-    reference=add_served,
-    lesson=LESSON,
-    points=2,
-    minutes=10,
-    difficulty=3,
-    uses=("within_capacity",),
-    hints=(
-        "Begin with a copy of the stream. A choice that is not served changes nothing in it, so "
-        "you need not do anything for it.",
-        "For each expert that stands in experts[served]: tokens, places = "
-        "np.nonzero((experts == e) & served).",
-        "out[tokens] += weights[tokens, places, None] * run_expert(int(e), normed[tokens])",
-    ),
-    cases=(
-        given("the worked example, served", **_one_token(True)),
-        given("the worked example, not served", **_one_token(False)),
-    ),
-    draw=_draw_add,
-    drive=_drive_add,
-    comparison=Comparison(
-        terms=lambda i: i["stream"].shape[1] + i["experts"].shape[1] + 4,
-        magnitude=lambda i: float(
-            np.abs(i["stream"]).max()
-            + np.abs(i["normed"] + 0.1 * i["normed"] ** 3).max()
-            * np.abs(i["w_expert"]).sum(axis=1).max()
-        ),
-        why="an expert's sum over d_model, then n_chosen answers on top of the stream",
-    ),
-    wrong={
-        "tokens that no expert serves become 0: their stream goes on as it is": _add(
-            finish=lambda out, served: np.where(served.any(axis=1, keepdims=True), out, 0)
-        ),
-        "a token with one full expert gets nothing from the others either": _add(
-            who=lambda served: served & served.all(axis=1, keepdims=True)
-        ),
-        "what is lost is given to the other experts: the weights stay as they are": _add(
-            weigh=_share_out
-        ),
-        "everybody is served: look at `served`": _add(who=lambda served: np.ones_like(served)),
-        "the choices that are not served are run": _add(who=lambda served: ~served),
-        "right numbers, but rows that are not served are run too": _dropped_rows_run,
-        "right numbers, but experts that serve nobody are called": _every_expert_called,
-        "the answers alone: they are added to the stream": _add(
-            base=lambda stream, normed: np.zeros_like(stream)
-        ),
-        "added to `normed`: the stream is what goes on": _add(
-            base=lambda stream, normed: normed.copy()
-        ),
-        "the experts read the stream: they read `normed`": _add(read=lambda stream, normed: stream),
-        "the answers are added without their weights": _add(
-            weigh=lambda weights, served: np.ones_like(weights)
-        ),
-        "always the weight of the first choice": _add(place=lambda places: 0 * places),
-        "a token's second answer overwrites its first": _add(overwrite=True),
-        "it changes its input stream in place; work on a copy": _add(
-            base=lambda stream, normed: stream
-        ),
-    },
-    right={
-        "lists": _add_lists,
-        "all answers first, one sum at the end": _add_in_the_end,
-        "a scattered array for each expert": _add_scattered,
     },
 )  # fmt: skip

@@ -74,11 +74,12 @@ def _case(name: str, seed: int, *sizes: int, dtype: Any = np.float64) -> Case:
 def _drive_forward(answer: Any, inputs: Inputs) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     needed = inputs["x"][..., 0].size * inputs["n_chosen"]
-    for norm_topk in (True, False):
+    ways = {"=True": {"norm_topk": True}, "=False": {"norm_topk": False}, " left out": {}}
+    for how, norm in ways.items():
         watched = inputs["w_gate"].copy().view(Watched)
         watched.n_rows = [0]
-        out = answer(**{**inputs, "w_gate": watched, "norm_topk": norm_topk})
-        seen[f"output, with norm_topk={norm_topk}"] = out
+        out = answer(**{**inputs, "w_gate": watched}, **norm)
+        seen[f"output, with norm_topk{how}"] = out
         seen["rows through the experts, all together"] = max(watched.n_rows[0], needed)
     return seen
 
@@ -280,6 +281,12 @@ FORWARD = Exercise(
         ),
         "gate and up are swapped: silu belongs to the gate": _forward(
             run=lambda rows, gate, up, down: swiglu(rows, up, gate, down)
+        ),
+        "the mean of the weighted answers: their sum is asked": _forward(
+            weigh=lambda weights, tokens, places: weights[tokens, places] / weights.shape[1]
+        ),
+        "the weights of the first rows, not of the expert's tokens": _forward(
+            weigh=lambda weights, tokens, places: weights[np.arange(len(tokens)), places]
         ),
         "x is added too: the residual stream is the layer's affair": _forward(
             finish=lambda mixed, x: x + mixed.reshape(x.shape)

@@ -36,16 +36,6 @@ def card_shares(layer: int) -> list[float]:
 
 PREDICTIONS = (
     Prediction(
-        id="me_memory",
-        question="A model has 4 billion weights that every token uses and 16 experts of 2 billion "
-        "each, of which a token takes 2. It computes like a dense model of 8 billion. How many GB "
-        "of memory do its weights take in bf16?",
-        unit="GB",
-        answer=lambda: 2 * example_params()[0],
-        because="4 + 16 · 2 = 36 billion weights of 2 bytes: 72 GB. Which experts the next token "
-        "takes is known only when it gets there, so all of them must be in memory.",
-    ),
-    Prediction(
         id="me_touched",
         question="16 users are served together, and each user's token takes 2 of 16 experts. How "
         "many **different** experts does the step read in a layer, on average, if all choices are "
@@ -57,12 +47,23 @@ PREDICTIONS = (
     ),
     Prediction(
         id="me_step_ratio",
-        question="The same model: how many times the bytes of one user's decode step does a step "
-        "for 16 users read? (Weights only. For a dense model it is 1.)",
+        question="A model has 4 billion weights that every token uses and 16 experts of 2 billion "
+        "each, of which a token takes 2. How many times the bytes of one user's decode step does a "
+        "step for 16 users read? (Weights only. For a dense model it is 1.)",
         unit="x",
         answer=lambda: example_step_bytes(16) / example_step_bytes(1),
         because="One user: 2 · (4 + 2 · 2) = 16 GB. Sixteen: 2 · (4 + 14.11 · 2) = 64.4 GB. The "
         "batch still helps, 16 tokens for four times the bytes, but it is not free.",
+    ),
+    Prediction(
+        id="me_batch",
+        question="The same model. A matrix in bf16 is compute-bound on an H100 from 295 rows on: "
+        "in a dense model that takes 295 users. How many users does it take here until the experts "
+        "are, if they are evenly used?",
+        unit="",
+        answer=lambda: 295 * EXAMPLE["n_experts"] / EXAMPLE["n_chosen"],
+        because="n users send n · 2/16 rows to each expert, so 295 rows take 8 times as many "
+        "users: 2,360. To add experts is to thin out the rows that each of them gets.",
     ),
     Prediction(
         id="me_busiest",

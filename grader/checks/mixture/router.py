@@ -144,7 +144,16 @@ WEIGHTS = Exercise(
             scores=np.stack([np.arange(64.0) % 16, -(np.arange(64.0) % 16)]),
         ),
         given("one chosen", scores=np.array([[0.5, 2, 1], [1, 0, -3]]), n_chosen=1),
-        given("scores in the thousands", scores=np.array([[3000.0, 2999, 0, 2998]]), n_chosen=3),
+        given(
+            "scores in the thousands, of either sign",
+            n_chosen=3,
+            scores=np.array([[3000.0, 2999, 0, 2998], [-3000, -2999, -6000, -2998]]),
+        ),
+        given(
+            "scores so far apart that two probabilities are 0",
+            scores=np.array([[0.0, 3000, 1000, 2999]]),
+            n_chosen=4,
+        ),
         given("every expert is chosen", scores=np.array([[0.0, 2, 1], [1, 0, 3]]), n_chosen=3),
         given("none chosen", scores=np.zeros((2, 4)), n_chosen=0),
         given("more than there are", scores=np.zeros((2, 4)), n_chosen=5),
@@ -182,6 +191,21 @@ WEIGHTS = Exercise(
         ),
         "the best expert comes last: argsort is ascending": _router(
             choose=lambda s, n: _best(s, n)[:, ::-1]
+        ),
+        "an order that is not stable: of equal scores the lower number comes first": _router(
+            choose=lambda s, n: np.argsort(-s, axis=-1)[:, :n]
+        ),
+        "chosen by probability: where two of them are 0 only the scores tell them apart": _router(
+            choose=lambda s, n: _best(softmax(s), n)
+        ),
+        "the largest of all scores is subtracted: each token's own, or its row becomes 0": _router(
+            probabilities=lambda s: _no_max(s - s.max())
+        ),
+        "a softmax of the chosen probabilities: they are divided by their sum": _router(
+            norm=lambda w, norm_topk: softmax(w) if norm_topk else w
+        ),
+        "the other way round: first the experts, then their weights": (
+            lambda scores, n_chosen, norm_topk=True: _router()(scores, n_chosen, norm_topk)[::-1]
         ),
         "the chosen experts are sorted by their numbers: the best comes first": _router(
             choose=lambda s, n: np.sort(_best(s, n), axis=-1)
@@ -222,7 +246,12 @@ def _drive_route(answer: Any, inputs: Inputs) -> Any:
     found = answer(**inputs)
     if not isinstance(found, (list, tuple)):
         return found
-    return [tuple(_whole(part) for part in as_pair(pair)) for pair in found]
+    return [tuple(_whole(part) for part in as_pair(_rows(pair))) for pair in found]
+
+
+def _rows(pair: Any) -> Any:
+    """An array of two rows is a pair of them."""
+    return list(pair) if getattr(pair, "ndim", 0) == 2 and len(pair) == 2 else pair
 
 
 def _whole(part: Any) -> Any:
@@ -296,6 +325,21 @@ ROUTE = Exercise(
                 for e in range(n_experts)
             ]
         ),
+        "pairs (token, place), as np.argwhere gives them: two arrays are asked": (
+            lambda experts, n_experts: [np.argwhere(experts == e) for e in range(n_experts)]
+        ),
+        "the tokens alone: the places are missing": lambda experts, n_experts: [
+            np.nonzero(experts == e)[0] for e in range(n_experts)
+        ],
+        "the rank among the expert's tokens: the place is that in the token's choice": (
+            lambda experts, n_experts: [
+                (np.nonzero(experts == e)[0], np.arange((experts == e).sum()))
+                for e in range(n_experts)
+            ]
+        ),
+        "the places are counted from 1": lambda experts, n_experts: [
+            (np.nonzero(experts == e)[0], np.nonzero(experts == e)[1] + 1) for e in range(n_experts)
+        ],
         "every place is 0: a token may take this expert as its second choice": (
             lambda experts, n_experts: [
                 (np.nonzero(experts == e)[0], 0 * np.nonzero(experts == e)[1])
@@ -313,5 +357,8 @@ ROUTE = Exercise(
         "a loop over tokens, lists": _route_loop,
         "sorted by expert and cut": _route_sorted,
         "torch": _route_torch,
+        "an array of two rows for each expert": lambda experts, n_experts: [
+            np.array(np.nonzero(experts == e)) for e in range(n_experts)
+        ],
     },
 )

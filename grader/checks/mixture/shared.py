@@ -76,6 +76,10 @@ def _shared(x: Any, w: Any) -> Any:
     return swiglu(x, w.w_shared_gate, w.w_shared_up, w.w_shared_down)
 
 
+def _with_shared(c: Any) -> int:
+    return min(c.n_experts, c.n_experts_per_token + c.n_shared_experts)
+
+
 def _first_shared(x: Any, w: Any, c: Any) -> Any:
     if not c.n_shared_experts:
         return 0
@@ -202,6 +206,12 @@ MIXTURE = Exercise(
                 n_chosen=max(1, config.n_experts_per_token - config.n_shared_experts),
             )
             + _shared(x, weights)
+        ),
+        "the router chooses the shared ones too: they come on top": lambda x, weights, config: (
+            _routed(x, weights, config, n_chosen=_with_shared(config)) + _shared(x, weights)
+        ),
+        "the shared experts are averaged: the wide MLP sums them": lambda x, weights, config: (
+            _routed(x, weights, config) + _shared(x, weights) / max(1, config.n_shared_experts)
         ),
         "x is added too: the residual stream is the layer's affair": lambda x, weights, config: (
             x + _routed(x, weights, config) + _shared(x, weights)

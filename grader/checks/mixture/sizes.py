@@ -23,7 +23,7 @@ from inferlab.params import count_params
 def _draw_config(rng: np.random.Generator) -> Inputs:
     """No two widths are alike; shared experts, plain layers and all biases are there."""
     n_experts = int(rng.choice([12, 20, 24, 48]))
-    d_model = int(rng.integers(300, 900))
+    d_model = 8 * int(rng.integers(38, 113))
     config = ModelConfig(
         int(rng.integers(20, 50)), d_model, 12, 4, 64, 3 * d_model + 11, 30_000 + d_model,
         tied_embeddings=False,
@@ -144,6 +144,17 @@ IN_LAYER = Exercise(
         "the bias behind down is forgotten": _layer(
             expert=lambda c: 3 * c.d_model * c.d_expert + c.expert_bias * 2 * c.d_expert
         ),
+        "the experts' biases: two of d_expert, one of d_model": _layer(
+            expert=lambda c: (
+                3 * c.d_model * c.d_expert + c.expert_bias * (c.d_expert + 2 * c.d_model)
+            )
+        ),
+        "the router scores the shared experts too: no router is asked about them": _layer(
+            router=lambda c: (c.n_experts + c.n_shared_experts) * (c.d_model + c.router_bias)
+        ),
+        "a router for each expert: one scores them all": _layer(
+            expert=lambda c: _expert(c) + _router(c), router=lambda c: 0
+        ),
         "every expert counted as used": _layer(used=lambda c: c.n_experts + c.n_shared_experts),
         "all layers: the mixture of one is asked": lambda config: tuple(
             config.n_layers * n for n in _layer()(config)
@@ -230,6 +241,9 @@ TOTAL = Exercise(
                 _whole()(config)[0] * config.n_experts_per_token // config.n_experts,
             )
         ),
+        "the total twice: of the routed experts a token uses n_experts_per_token": (
+            lambda config: (_whole()(config)[0],) * 2
+        ),
         "the other way round: first the total": lambda config: _whole()(config)[::-1],
         "the embedding left out of the active count: by the convention here it is in": (
             lambda config: (
@@ -284,6 +298,7 @@ def _part_by_part(c: Any, b: float, e: float | None) -> float:
 
 
 def _draw_bytes(rng: np.random.Generator) -> Inputs:
+    """n_experts * d_model is a multiple of 32, so whoever gives whole bytes gives all of them."""
     widths = {"bytes_per_number": int(rng.choice([1, 4])) * 1.0}
     widths["bytes_per_expert_weight"] = float(rng.choice([0.5, 0.53125, 0.5625]))
     return {**_draw_config(rng), **widths}
@@ -351,6 +366,18 @@ RESIDENT = Exercise(
         ),
         "None taken as no bytes: it means bytes_per_number": _resident(
             lambda c, b, e: _mixed(c, b, e or 0)
+        ),
+        "d_ff in place of d_expert": _resident(
+            lambda c, b, e: _mixed(c, b, e, lambda c: _matrices(c) // c.d_expert * c.d_ff)
+        ),
+        "the experts of one layer: every mixture has its own": _resident(
+            lambda c, b, e: _mixed(c, b, e, lambda c: _matrices(c) // _n_moe(c))
+        ),
+        "the matrices counted twice: take them off the rest": _resident(
+            lambda c, b, e: c.n_params * b + _matrices(c) * (b if e is None else e)
+        ),
+        "None taken as 2 bytes: it means bytes_per_number": _resident(
+            lambda c, b, e: _mixed(c, b, 2 if e is None else e)
         ),
         "the rest is forgotten": _resident(
             lambda c, b, e: _matrices(c) * (b if e is None else e)

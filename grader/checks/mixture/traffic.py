@@ -126,6 +126,15 @@ TOUCHED = Exercise(
         "the probability of one expert: times n_experts is the number": _count(
             lambda E, k, n: 1 - (1 - k / E) ** n
         ),
+        "the probability that all tokens take it: it is taken unless all miss it": _count(
+            lambda E, k, n: E * (1 - (k / E) ** n)
+        ),
+        "a limit, 1 - exp(-k n / E): the power itself is asked": _count(
+            lambda E, k, n: E * (1 - math.exp(-k * n / E))
+        ),
+        "one token too few in the power": _count(
+            lambda E, k, n: _touched(E, k, max(n - 1, 0))
+        ),
         "rounded to whole experts: a mean may lie between": _count(
             lambda E, k, n: float(round(_touched(E, k, n)))
         ),
@@ -226,6 +235,18 @@ STEP_BYTES = Exercise(
         ),
         "the share of one user: the bytes of the whole step are asked": _step(
             lambda a, e, E, k, B, b: b * (a + _touched(E, k, B) * e) / B
+        ),
+        "the experts of one token for each sequence: some are the same, and read once": _step(
+            lambda a, e, E, k, B, b: b * (a + k * B * e)
+        ),
+        "rounded to whole experts: on average it may lie between": _step(
+            lambda a, e, E, k, B, b: b * (a + round(_touched(E, k, B)) * e)
+        ),
+        "touched experts as a share: n_per_expert is one expert, not all of them": _step(
+            lambda a, e, E, k, B, b: b * (a + _touched(E, k, B) / E * e)
+        ),
+        "the answer is in GB: bytes are asked": _step(
+            lambda a, e, E, k, B, b: b * (a + _touched(E, k, B) * e) / 1e9
         ),
         "weights, not bytes": _step(lambda a, e, E, k, B, b: a + _touched(E, k, B) * e),
     },
