@@ -187,8 +187,8 @@ def paged_attention(
 
     Collect the sequence's first S keys and values, in order, from the slots where they lie
     (token_slots), and attend to them as ever: attention(q, k, v, visible) of lesson 02 takes
-    q (B, n_heads, T, d_head) and k, v (B, n_kv_heads, S, d_head). Slots of the last page beyond the
-    S tokens may hold anything; they take no part.
+    q (B, n_heads, T, d_head) and k, v (B, n_kv_heads, S, d_head). Slots beyond the S tokens, in the
+    last page or in pages held in reserve, may hold anything; they take no part.
 
     q: (n_heads, T, d_head); key_pages, value_pages: (P, page_size, n_kv_heads, d_head);
     visible: (T, S) bool, True where a query may look -> (n_heads, T, d_head)

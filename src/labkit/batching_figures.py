@@ -113,8 +113,9 @@ def batch_speeds_figure(
     plot.bar(x, measured, width=0.6, facecolor=BLUE, edgecolor=INK, linewidth=1)
     for i, (value, top) in enumerate(zip(measured, bound, strict=True)):
         plot.plot([i - 0.36, i + 0.36], [top, top], color=RED, **(BOUND | {"linewidth": 2.4}))
-        plot.text(i + 0.33, value, f"{value:,.0f}", va="center", weight="bold")
+        plot.text(i + 0.39, value, f"{value:,.0f}", va="center", weight="bold")
     plot.set_xticks(list(x), [str(b) for b in batches])
+    plot.set_xlim(-0.5, len(batches) - 0.2)
     plot.set_ylim(0, 1.12 * max(*measured, *bound))
     plot.grid(False, axis="x")
     line = Line2D([], [], color=RED, linestyle="--", marker="", label="bound")

@@ -5,9 +5,10 @@ from grader.checks.batching.hashes import HASHES
 from grader.checks.batching.lesson import LESSON
 from grader.checks.batching.pages import PAGED, SLOTS
 from grader.checks.batching.plan import ADMIT, PLAN
+from grader.checks.batching.preempt import PREEMPT
 from grader.checks.batching.prefix import EVICT, LOOKUP
 from grader.checks.batching.quiz import PREDICTIONS, QUESTIONS
-from grader.checks.batching.reserve import PREEMPT, RESERVE
+from grader.checks.batching.reserve import RESERVE
 from grader.checks.batching.share import FORK, OWN
 from grader.checks.batching.speeds import SPEEDS
 from grader.checks.batching.trace import CONTINUOUS, STATIC

@@ -91,6 +91,13 @@ def _allocate_first(self):
     return page
 
 
+def _allocate_lowest(self):
+    if not self.free:
+        raise OutOfPages("none")
+    self.free.append(self.free.pop(self.free.index(min(self.free))))
+    return _allocate()(self)
+
+
 def _allocate(count: Callable = lambda old: 1, take=True, check=True):
     def allocate(self):
         if check and not self.free:
@@ -178,7 +185,7 @@ ALLOCATOR = Exercise(
         "self.free.append(page).",
     ),
     cases=(
-        Case("three pages, one of them shared", lambda: _allocator_inputs(3, PLAY, 1)),
+        Case("three pages, one of them shared", lambda: _allocator_inputs(3, PLAY, 2)),
         Case("one page", lambda: _allocator_inputs(1, ("take", "take", "release", "take"), 0)),
     ),
     draw=_draw_allocator,
@@ -192,6 +199,9 @@ ALLOCATOR = Exercise(
         ),
         "hands out the first of `free`; the last one is handed out next": allocator_with(
             allocate=_allocate_first
+        ),
+        "hands out the lowest number: the last one of `free` is handed out next": allocator_with(
+            allocate=_allocate_lowest
         ),
         "returns None when no page is free: raise OutOfPages": allocator_with(
             allocate=_allocate_none

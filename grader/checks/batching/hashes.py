@@ -137,6 +137,12 @@ HASHES = Exercise(
         "all tokens so far are hashed behind the name before: the name holds them already": (
             _hashes(page=lambda tokens, start, size: tokens[: start + size])
         ),
+        "each name is made from all tokens so far: chain the name before and this page's tokens": (
+            _hashes(
+                before=lambda names, salt: salt.encode(),
+                page=lambda tokens, start, size: tokens[: start + size],
+            )
+        ),
         "the first token of each page only: all of them decide": _hashes(
             page=lambda tokens, start, size: tokens[start : start + 1]
         ),

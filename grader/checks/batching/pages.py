@@ -45,6 +45,11 @@ def _slots_clip(page_table, start, n_tokens, page_size):
     return pages * page_size + np.arange(start, start + n_tokens) % page_size
 
 
+def _slots_unchecked(page_table, start, n_tokens, page_size):
+    positions = np.arange(start, start + n_tokens)
+    return np.asarray(page_table)[positions // page_size] * page_size + positions % page_size
+
+
 def _slots_of_all(page_table, start, n_tokens, page_size):
     """All slots of all pages, then a slice."""
     if start + n_tokens > len(page_table) * page_size:
@@ -118,6 +123,7 @@ SLOTS = Exercise(
             lambda t, p, b, s: t[p % b % len(t)] * b + p // b
         ),
         "a table that is too short is accepted: raise ValueError": _slots_clip,
+        "an IndexError where the table is too short: raise ValueError": _slots_unchecked,
         "a table that is exactly long enough is refused": _slots(
             lambda t, p, b, s: t[p // b] * b + p % b, lambda t, end, b: end < len(t) * b
         ),
@@ -137,10 +143,25 @@ SLOTS = Exercise(
 
 
 def _paged_inputs(
-    rng: np.random.Generator, T: int, S: int, page_size: int = 4, n_heads: int = 6, n_kv: int = 2
+    rng: np.random.Generator,
+    T: int,
+    S: int,
+    page_size: int = 4,
+    n_heads: int = 6,
+    n_kv: int = 2,
+    n_spare: int = 0,
+    window: int | None = None,
 ) -> Inputs:
-    """Pages in a mixed order; unused slots and other pages hold large numbers."""
-    n_pages, d_head = -(-S // page_size), 5
+    """Pages in a mixed order; unused slots and other pages hold large numbers.
+
+    n_spare: pages that the table has in reserve; window: a query sees that many tokens, and the
+    first one.
+    """
+    n_pages, d_head = -(-S // page_size) + n_spare, 5
+    visible = causal_mask(T, S)
+    if window is not None:
+        n_back = np.arange(S - T, S)[:, None] - np.arange(S)
+        visible &= (n_back < window) | (np.arange(S) == 0)
     page_table = rng.permutation(n_pages + 3)[:n_pages].tolist()
     shape = (n_pages + 3, page_size, n_kv, d_head)
     return {
@@ -148,7 +169,7 @@ def _paged_inputs(
         "key_pages": rng.normal(size=shape) * 2,
         "value_pages": rng.normal(size=shape) * 3,
         "page_table": page_table,
-        "visible": causal_mask(T, S),
+        "visible": visible,
     }
 
 
@@ -216,6 +237,14 @@ def _paged_wrong_groups(q, key_pages, value_pages, page_table, visible):
     return attention(q[None], k[None], v[None], visible)[0]
 
 
+def _paged_cuts_last(q, key_pages, value_pages, page_table, visible):
+    """Takes for granted that the S tokens end in the table's last page."""
+    n = len(page_table) * key_pages.shape[1] - -visible.shape[1] % key_pages.shape[1]
+    slots = token_slots(page_table, 0, n, key_pages.shape[1])
+    k, v = _read(key_pages, slots), _read(value_pages, slots)
+    return attention(q[None], k[None], v[None], visible)[0]
+
+
 def _paged_by_page(q, key_pages, value_pages, page_table, visible):
     """Page by page with a running maximum and sum, as a kernel does it."""
     n_heads, T, d = q.shape
@@ -223,7 +252,7 @@ def _paged_by_page(q, key_pages, value_pages, page_table, visible):
     top, total = np.full((n_heads, T, 1), -np.inf), np.zeros((n_heads, T, 1))
     acc = np.zeros((n_heads, T, d))
     S = visible.shape[1]
-    for i, page in enumerate(page_table):
+    for i, page in enumerate(page_table[: -(-S // size)]):
         n = min(size, S - i * size)
         k = np.repeat(key_pages[page, :n].swapaxes(0, 1), group, axis=0)
         v = np.repeat(value_pages[page, :n].swapaxes(0, 1), group, axis=0)
@@ -279,6 +308,8 @@ PAGED = Exercise(
         _case("unused slots hold NaN", 3, 2, 9, nan=True),
         _case("every query head has its own keys", 4, 2, 7, n_heads=3, n_kv=3),
         _case("one token in all", 5, 1, 1),
+        _case("the first token and a window of 3 are visible", 6, 2, 11, window=3),
+        _case("the table has two pages in reserve", 7, 2, 6, n_spare=2),
     ),
     draw=_draw_paged,
     comparison=Comparison(
@@ -312,6 +343,10 @@ PAGED = Exercise(
         "the mask is left out: a query must not see later tokens": _paged(
             mask=lambda visible: np.ones_like(visible)
         ),
+        "a mask of its own: `visible` says what a query may see, not always all before it":
+            _paged(mask=lambda visible: causal_mask(*visible.shape)),
+        "the unused slots of the last page are cut off: S says where to end, the table may go on":
+            _paged_cuts_last,
         "the mask is turned round": _paged(mask=lambda visible: visible[::-1, ::-1]),
         "the keys of the newest token are left out: a token sees itself": _paged(
             mask=lambda visible: np.concatenate(

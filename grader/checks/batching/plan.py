@@ -247,6 +247,8 @@ def _planner(
     admit_first: bool = False,
     spend: bool = True,
     result: Callable = lambda work: work,
+    again: bool = True,
+    anyway: bool = False,
 ):
     """plan with one step replaced."""
 
@@ -266,8 +268,13 @@ def _planner(
                 if not retry:
                     break
                 preempted = True
-                self.preempt(victim(self, request))
-        work = [w for w in work if w.request in self.running]
+                gone = victim(self, request)
+                self.preempt(gone)
+                if anyway and gone is request:
+                    work.append(Work(request, request.n_computed, n_tokens))
+                if not again:
+                    break
+        work = [w for w in work if anyway or w.request in self.running]
         if not admit_first:
             work += admit(self, n_left, preempted)
         return result(early + work)
@@ -371,6 +378,8 @@ PLAN = Exercise(
         "a request without pages just sits out: if all do, nobody ever goes on": _planner(
             retry=False
         ),
+        "tries once: when another has given its pages back, try again": _planner(again=False),
+        "a request that gave its own pages back is planned all the same": _planner(anyway=True),
         "all missing tokens at once: a long prompt breaks the budget": _planner(
             tokens=lambda r, n_left: r.n_to_compute
         ),

@@ -136,7 +136,7 @@ def _draw_whole(rng: np.random.Generator) -> dict[str, Any]:
 
 def _draw_chunks(rng: np.random.Generator) -> dict[str, Any]:
     chunk = int(rng.choice([256, 512, 1024]))
-    return {"chunk": chunk, "n": chunk * int(rng.integers(5, 17))}
+    return {"chunk": chunk, "n": chunk * int(rng.integers(5, 16))}
 
 
 def _draw_room(rng: np.random.Generator) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Lesson 10: pages for a request, and taking them away again. One method is judged at a time."""
+"""Lesson 10: pages for a request's next tokens. One method is judged at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import Any
 import numpy as np
 
 from grader.checks.batching.drive import (
-    MAX_STEPS,
-    carry_out,
     new_scheduler,
     requests,
     scheduler_with,
-    state,
     trace,
 )
 from grader.checks.batching.lesson import LESSON
 from grader.checks.batching.share import sound
 from grader.exercise import Exercise, Inputs
-from inferlab.paging import OutOfPages, own_page, pages_needed
+from inferlab.paging import OutOfPages, PagePool, own_page, pages_needed
 from inferlab.scheduler import Request, Scheduler, Work
-
-# ---- reserve ------------------------------------------------------------------------------------
 
 
 def _draw_reserve(rng: np.random.Generator) -> Inputs:
@@ -39,6 +34,9 @@ def _drive_reserve(answer: Any, inputs: Inputs) -> dict[str, Any]:
     ((_, request),) = requests(inputs)
     size = inputs["page_size"]
     seen: dict[str, Any] = {}
+    pool = scheduler.pool
+    for pages in (pool.keys, pool.values):  # every page holds its own number
+        pages[...] = np.arange(inputs["n_pages"])[:, None, None, None]
     other = Request("z", [1] * (2 * size), 5)  # has been here: two pages are in the prefix cache
     scheduler.running.append(other)
     Scheduler.reserve(scheduler, other, 2 * size)
@@ -59,12 +57,20 @@ def _drive_reserve(answer: Any, inputs: Inputs) -> dict[str, Any]:
         seen[f"{what}: the holders"] = sound(scheduler.allocator, scheduler.holders())
 
     ask("a prompt of two pages and a token", request, 2 * size + 1)
+    early = Scheduler.fork(scheduler, request, "early")
+    ask("a twin writes into three shared pages", early, 2 * size + 1)
+    scheduler.finish(early)
     request.n_computed = 2 * size + 1
     ask("one token more, in a page that is there", request, 1)
     request.n_computed = 2 * size + 2
     ask("tokens up to the page's end", request, size - 2)
     twin = Scheduler.fork(scheduler, request, "twin")
+    shared = twin.page_table[-1]
     ask("a twin writes into a shared page", twin, 1)
+    for name, pages in (("keys", pool.keys), ("values", pool.values)):
+        mine = [pages[:, page] for page in twin.page_table[2:3]]
+        same = [np.array_equal(page, pages[:, shared]) for page in mine]
+        seen[f"the twin's own page has the {name} of the shared one"] = same
     ask("the first one writes: the page is its own by now", request, 1)
     late = Scheduler.fork(scheduler, request, "late")
     filler = Request("filler", [1], 1)
@@ -79,6 +85,11 @@ def _drive_reserve(answer: Any, inputs: Inputs) -> dict[str, Any]:
     seen["pages in the prefix cache"] = len(scheduler.prefix_cache.pages)
     request.n_computed += n_room * size
     ask("no page is left", request, 1)
+    scheduler.finish(twin)
+    n_room = len(scheduler.allocator.free)
+    seen["one page more than is left: returned"] = scheduler.reserve(request, (n_room + 1) * size)
+    holders = sound(scheduler.allocator, scheduler.holders())
+    seen["one page more than is left: the holders"] = holders
     return seen
 
 
@@ -113,6 +124,46 @@ def _reserver(
 def _reserve_moves_on(self, request, n_tokens):
     done = Scheduler.reserve(self, request, n_tokens)
     request.n_computed += n_tokens
+    return done
+
+
+def _reserve_owns_one(self, request, n_tokens):
+    """Only the first of the pages that are there is made its own."""
+    table, first = request.page_table, request.n_computed // self.pool.page_size
+    try:
+        if first < len(table):
+            self.make_room()
+            own_page(table, first, self.allocator, self.pool)
+        while len(table) < pages_needed(request.n_computed + n_tokens, self.pool.page_size):
+            self.make_room()
+            table.append(self.allocator.allocate())
+    except OutOfPages:
+        return False
+    return True
+
+
+def _reserve_in_a_copy(self, request, n_tokens):
+    table = request.page_table
+    request.page_table = list(table)
+    if Scheduler.reserve(self, request, n_tokens):
+        return True
+    request.page_table = table
+    return False
+
+
+class _Blank(PagePool):
+    def __init__(self) -> None:
+        pass
+
+    def copy_page(self, source: int, target: int) -> None:
+        pass
+
+
+def _reserve_blank(self, request, n_tokens):
+    pool, self.pool = self.pool, _Blank()
+    self.pool.keys = pool.keys
+    done = Scheduler.reserve(self, request, n_tokens)
+    self.pool = pool
     return done
 
 
@@ -203,6 +254,14 @@ RESERVE = Exercise(
         "the page of the newest tokens is written although it is shared: own it first": _reserver(
             own=False
         ),
+        "only the first page that is there is made its own: all that it writes into must be":
+            scheduler_with(reserve=_reserve_owns_one),
+        "a shared page gives way to an empty one: own_page copies what it holds": scheduler_with(
+            reserve=_reserve_blank
+        ),
+        "pages that it got before OutOfPages are in no page table: a leak": scheduler_with(
+            reserve=_reserve_in_a_copy
+        ),
         "all pages from the first one on are made its own: a shared past may stay shared":
             _reserver(first=lambda n, size: 0),
         "rounded down: the last, partly filled page is missing": _reserver(
@@ -234,139 +293,3 @@ RESERVE = Exercise(
         "undoes what it got": scheduler_with(reserve=_reserve_rolls_back),
     },
 )  # fmt: skip
-
-# ---- preempt ------------------------------------------------------------------------------------
-
-
-def _drive_preempt(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    """Three run, one waits; the last goes back, then the one before; then all go on to the end."""
-    scheduler = new_scheduler("preempt", answer, inputs)
-    everybody = [request for _, request in requests(inputs)]
-    for request in everybody:
-        scheduler.add(request)
-    for _ in range(3):
-        carry_out(scheduler, Scheduler.plan(scheduler))
-    seen: dict[str, Any] = {"before, running": [r.id for r in scheduler.running]}
-    for i in range(2):
-        if len(scheduler.running) < 2:
-            break
-        victim = scheduler.running[-1]
-        prompt = list(victim.prompt)
-        seen[f"call {i + 1}: returned"] = scheduler.preempt(victim)
-        seen |= {f"call {i + 1}: {name}": v for name, v in state(scheduler).items()}
-        seen[f"call {i + 1}: its prompt is as it was"] = victim.prompt == prompt
-        seen[f"call {i + 1}: its answer"] = list(victim.generated)
-        seen[f"call {i + 1}: its n_computed"] = victim.n_computed
-    for _ in range(MAX_STEPS):
-        work = Scheduler.plan(scheduler)
-        carry_out(scheduler, work)
-        seen["the holders, going on"] = sound(scheduler.allocator, scheduler.holders())
-        if seen["the holders, going on"] != "sound":
-            break
-    return {**seen, "answers in the end": [len(r.generated) for r in everybody]}
-
-
-def _preempter(
-    remove: Callable = lambda self, r: self.running.remove(r),
-    back: Callable = lambda self, r: self.give_back(r),
-    count: Callable = lambda r: r.n_preemptions + 1,
-    queue: Callable = lambda self, r: self.waiting.appendleft(r),
-):
-    def preempt(self, request):
-        remove(self, request)
-        back(self, request)
-        request.n_preemptions = count(request)
-        queue(self, request)
-
-    return scheduler_with(preempt=preempt)
-
-
-def _prompt_takes_answer(self, request):
-    self.give_back(request)
-    request.prompt, request.generated = request.tokens, []
-
-
-def _forget_answer(self, request):
-    self.give_back(request)
-    request.generated.clear()
-
-
-def _keep_computed(self, request):
-    for page in request.page_table:
-        self.allocator.release(page)
-    request.page_table = []
-
-
-def _keep_table(self, request):
-    for page in request.page_table:
-        self.allocator.release(page)
-    request.n_computed = 0
-
-
-def _preempt_through_finish(self, request):
-    n = request.n_preemptions
-    self.finish(request)
-    request.n_preemptions = n + 1
-    self.waiting.extendleft([request])
-
-
-def _preempt_by_hand(self, request):
-    self.running = [r for r in self.running if r is not request]
-    while request.page_table:
-        self.allocator.release(request.page_table.pop())
-    request.n_computed, request.n_preemptions = 0, request.n_preemptions + 1
-    self.waiting.insert(0, request)
-
-
-def _draw_preempt(rng: np.random.Generator) -> Inputs:
-    rows = [(0, int(rng.integers(4, 10)), int(rng.integers(5, 9)), i) for i in range(5)]
-    sizes = {"n_pages": 24, "max_running": 3, "token_budget": 30}
-    return trace(
-        *rows, **sizes, seed=int(rng.integers(1000)), use_prefix_cache=bool(rng.integers(2))
-    )
-
-
-PREEMPT = Exercise(
-    id="Scheduler.preempt",
-    reference=Scheduler,
-    lesson=LESSON,
-    points=1,
-    minutes=5,
-    difficulty=1,
-    hints=(
-        "Four lines: out of one list, pages given back, counted, into the other.",
-        "self.waiting is a deque: appendleft puts a request at its head, where the next one to be "
-        "let in is taken from.",
-        "self.running.remove(request); self.give_back(request); request.n_preemptions += 1; "
-        "self.waiting.appendleft(request)",
-    ),
-    draw=_draw_preempt,
-    drive=_drive_preempt,
-    wrong={
-        "at the end of the queue: others who came later would overtake it": _preempter(
-            queue=lambda self, r: self.waiting.append(r)
-        ),
-        "its pages are not given back: nothing is won": _preempter(back=lambda self, r: None),
-        "the answer so far is thrown away: tokens stay, only keys and values go": _preempter(
-            back=_forget_answer
-        ),
-        "the answer is made a part of the prompt: then it writes that many tokens anew": _preempter(
-            back=_prompt_takes_answer
-        ),
-        "it still runs: take it out of `running`": _preempter(remove=lambda self, r: None),
-        "the first of `running` goes, not the request that was named": _preempter(
-            remove=lambda self, r: self.running.pop(0)
-        ),
-        "it is lost: put it back into the queue": _preempter(queue=lambda self, r: None),
-        "its preemptions are not counted": _preempter(count=lambda r: r.n_preemptions),
-        "n_computed stays: without its pages nothing of it is computed": _preempter(
-            back=_keep_computed
-        ),
-        "its page table stays: others will write into these pages": _preempter(back=_keep_table),
-    },
-    right={
-        "by hand": scheduler_with(preempt=_preempt_by_hand),
-        "through finish": scheduler_with(preempt=_preempt_through_finish),
-        "counted first": _preempter(),
-    },
-)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from grader.checks.batching.allocator import refused
 from grader.checks.batching.lesson import LESSON
 from grader.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
-from inferlab.paging import PageAllocator, PagePool, fork, own_page
+from inferlab.paging import OutOfPages, PageAllocator, PagePool, fork, own_page
 
 CONFIG = ModelConfig(2, 12, 4, 2, 6, 16, 50, 512)
 
@@ -155,12 +156,14 @@ def _drive_own(answer: Any, inputs: Inputs) -> dict[str, Any]:
     for name, mine in tables.items():
         n_free = len(allocator.free)
         held = dict(zip(("keys", "values"), held_by(pool, mine, index), strict=True))
+        page = mine[index]
         others_before = [held_by(pool, tables[other], index) for other in tables if other != name]
         answer(mine, index, allocator, pool)
         seen[f"{name} writes: it has a page of its own"] = allocator.ref_counts[mine[index]] == 1
         others = [held_by(pool, tables[other], index) for other in tables if other != name]
         same = all(map(np.array_equal, others, others_before))
         seen[f"{name} writes: the pages of the others hold what they held"] = same
+        seen[f"{name} writes: its page is another now"] = mine[index] != page
         seen[f"{name} writes: pages taken"] = n_free - len(allocator.free)
         seen[f"{name} writes: its other pages"] = mine[:index] + mine[index + 1 :]
         for array, before in held.items():
@@ -210,6 +213,16 @@ def _own(
             page_table[index] = target
 
     return answer
+
+
+def _own_takes_first(page_table, index, allocator, pool):
+    allocator.release(allocator.allocate())
+    own_page(page_table, index, allocator, pool)
+
+
+def _own_swallows(page_table, index, allocator, pool):
+    with suppress(OutOfPages):
+        own_page(page_table, index, allocator, pool)
 
 
 def _own_whole_table(page_table, index, allocator, pool):
@@ -280,6 +293,8 @@ OWN = Exercise(
         "the holder is taken off before the copy is there: if no page is free, it is lost": _own(
             release_first=True
         ),
+        "takes a page before it looks whether one is needed": _own_takes_first,
+        "OutOfPages is swallowed: then nobody knows that the page is still shared": (_own_swallows),
         "the pages before it are copied as well: only this one is written": _own_whole_table,
     },
     right={

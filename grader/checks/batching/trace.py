@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import dropwhile
 from typing import Any
 
 import numpy as np
@@ -196,6 +197,7 @@ def _continuous(
     refuse: bool = True,
     one_a_step: bool = False,
     batch: bool = False,
+    gone: Callable = filter,
 ):
     """continuous_starts with one step replaced."""
 
@@ -206,7 +208,8 @@ def _continuous(
         now = 0
         while len(starts) < len(jobs):
             job, begun = jobs[len(starts)], jobs[: len(starts)]
-            running = [j for j, s in zip(begun, starts, strict=True) if ends(s, j) > now]
+            pairs = zip(begun, starts, strict=True)
+            running = [j for j, _ in gone(lambda pair, t=now: ends(pair[1], pair[0]) > t, pairs)]
             held = held_of(running, begun)
             boundary = not batch or not running or max(starts, default=-1) == now
             lone = not running and now > 10_000  # an answer that would never end
@@ -237,6 +240,28 @@ def _continuous_waits_once(jobs, n_seats, n_pages):
         running.append((now + job.n_steps, job.n_pages))
         starts.append(now)
     return starts
+
+
+def _continuous_each_alone(jobs, n_seats, n_pages):
+    """Each job takes the first step with room for it, even one before its predecessor's."""
+    if any(job.n_pages > n_pages for job in jobs):
+        raise ValueError("too large")
+    starts: list[int] = []
+    for job in jobs:
+        now = job.arrival
+        while True:
+            pairs = zip(jobs, starts, strict=False)
+            running = [j for j, s in pairs if s <= now < s + j.n_steps]
+            held = sum(j.n_pages for j in running)
+            if len(running) < n_seats and held + job.n_pages <= n_pages:
+                break
+            now += 1
+        starts.append(now)
+    return starts
+
+
+def _first_to_begin(runs: Callable, pairs: Any) -> Any:
+    return dropwhile(lambda pair: not runs(pair), pairs)
 
 
 def _continuous_overtakes(jobs, n_seats, n_pages):
@@ -379,6 +404,10 @@ CONTINUOUS = Exercise(
             _continuous_overtakes
         ),
         "the shortest job first: jobs are served in the order given": _continuous_shortest_first,
+        "a job begins before one that stands ahead of it: nobody overtakes": _continuous_each_alone,
+        "looks only whether the first to begin has ended: a later one may end sooner": _continuous(
+            gone=_first_to_begin
+        ),
         "one newcomer a step: let in as many as fit": _continuous(one_a_step=True),
         "a job that can never fit is accepted: raise ValueError": _continuous(refuse=False),
     },

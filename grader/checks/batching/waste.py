@@ -74,6 +74,9 @@ PAGES = Exercise(
         ),
         "the tokens left over are returned, not the pages": _pages(lambda n, b: n % b),
         "slots are returned, not pages": _pages(lambda n, b: b * -(-n // b)),
+        "no token is refused: 0 tokens take 0 pages": _pages(
+            lambda n, b: -(-n // b), lambda n, b: n >= 1 and b >= 1
+        ),
         "a negative number of tokens is accepted: raise ValueError": _pages(
             lambda n, b: -(-n // b), lambda n, b: b >= 1
         ),
@@ -160,6 +163,12 @@ WASTE = Exercise(
         ),
         "the share that is used, not the wasted one": _waste(
             lambda ns, b: sum(ns) / sum(_full(ns, b)), 1.0
+        ),
+        "a percentage: a share lies between 0 and 1": _waste(
+            lambda ns, b: 100 * (1 - sum(ns) / sum(_full(ns, b)))
+        ),
+        "the share of the last pages only: the slots are those of all pages": _waste(
+            lambda ns, b: sum(-n % b for n in ns) / (b * sum(n > 0 for n in ns))
         ),
         "slots, not their share": _waste(lambda ns, b: float(sum(_full(ns, b)) - sum(ns))),
         "rounded down to full pages: the last page is partly filled, and held": _waste(
