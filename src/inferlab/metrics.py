@@ -43,7 +43,7 @@ def request_latencies(trace: RequestTrace) -> dict:
 
     Example: arrival_s 10.0, tokens at 10.5, 10.6, 10.9 -> ttft_s 0.5, itl_s [0.1, 0.3],
     tpot_s 0.2, e2e_s 0.9.
-    Raises ValueError for a trace without tokens.
+    Raises ValueError for a trace without tokens; a failed one that has some is timed like others.
     Source: vLLM, vllm/benchmarks/serve.py.
     """
     times = trace.token_times_s
@@ -87,6 +87,7 @@ def histogram_percentile(
     bounds_s: the buckets' upper bounds, rising; the last is inf. Bucket i holds the requests above
     bounds_s[i - 1] (bucket 0: above 0) and up to bounds_s[i].
     counts: one row a server, one number a bucket (of that bucket alone, not cumulative).
+    p: above 0, at most 100.
 
     Add up the servers' counts. Of n requests in all, the one looked for has rank p n / 100, not
     rounded. It lies in the first bucket where the running total reaches the rank; inside a bucket
@@ -141,7 +142,7 @@ def goodput(
 
     Example: in 1 s, three requests with (ttft_s, tpot_s) of (0.4, 0.03), (0.6, 0.02), (0.3, 0.06)
     and limits 0.5 and 0.05: only the first meets both -> 1.0.
-    Raises ValueError for a limit by another name.
+    Raises ValueError for a limit by another name, whatever the traces.
     Source: Zhong et al. 2024, "DistServe" (arXiv 2401.09670); the count is vLLM's.
     """
     unknown = set(limits_s) - {"ttft_s", "tpot_s", "e2e_s"}
@@ -223,8 +224,8 @@ def latency_report(
     "tpot_s": {…}, "e2e_s": {…}}; the inner keys are the numbers in percentiles.
     A failed request counts in ttft_s, tpot_s and e2e_s, with math.inf, whatever tokens it had;
     its gaps are left out. itl_s is taken over all gaps of all complete requests together.
-    Requests of one token have no gap and are left out of tpot_s. A latency of which there is no
-    value at all gets an empty dict.
+    Complete requests of one token have no gap and are left out of tpot_s. A latency of which
+    there is no value at all gets an empty dict.
 
     Example: three complete requests with ttft_s 0.1, 0.2, 0.3 and one that failed: n_requests 4,
     n_failed 1, ttft_s {50: 0.2, 95: inf, 99: inf}.

@@ -16,6 +16,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0
 COUNTS = {
     "tok": ("tok", "toks", "token", "tokens"),
     "seq": ("seq", "seqs", "sequence", "sequences"),
+    "req": ("req", "reqs", "request", "requests"),
     "page": ("page", "pages"),
     "step": ("step", "steps"),
     "layer": ("layer", "layers"),
@@ -66,7 +67,7 @@ def _simple_units() -> dict[str, tuple[float, str]]:
 
 _UNITS = _simple_units()
 _KNOWN = (
-    "B kB MB GB TB, KiB MiB GiB TiB; s ms µs ns min h; FLOP GFLOP TFLOP; tok, seq; x, %; "
+    "B kB MB GB TB, KiB MiB GiB TiB; s ms µs ns min h; FLOP GFLOP TFLOP; tok, seq, req; x, %; "
     "and rates of them, such as tok/s, GB/s, TFLOP/s, B/tok"
 )
 _SEPARATORS = ", _\u00a0\u2009\u202f"

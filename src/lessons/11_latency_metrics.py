@@ -9,7 +9,7 @@
 # **You will be able to**
 #
 # - compute TTFT, ITL, TPOT and end-to-end latency from a raw log in which lines are missing;
-# - say why two respectable tools print 11.9 ms and 105 ms for the same run;
+# - say why respectable tools print different times per token for the same run;
 # - take percentiles over servers and failures without cheating;
 # - generate load as users do, and predict when a queue explodes;
 # - find the highest rate at which a server keeps its promise, or show that there is none.
@@ -550,8 +550,8 @@ if model and ready("poisson_arrivals", "throughput", "latency_report", "mm1_perc
 #   many at once, and each pass takes longer with more of them: closer to *processor sharing*.
 # - Alone on an idle engine a request does not take 1 / μ. It takes its own passes, one after the
 #   other, each far from filling the machine. At low load the measurement lies *above* the formula.
-# - While places are free there is no queue at all, so the curve stays flat for longer. Near the wall
-#   the measurement lies *below* the formula, also because the run ends before the queue has settled.
+# - While places are free there is no queue at all, so the curve stays flat for longer, and near the
+#   wall the two cross. Beyond the wall the measurement is finite only because the run ends.
 # - Only the lengths of answers are exponential here; those of prompts are not, and real ones of neither.
 #   Memory (pages) can run out before places.
 #

@@ -109,6 +109,7 @@ POISSON = Exercise(
         given("a slow stream", rate_per_s=0.05, uniforms=np.array([0.1, 0.9, 0.999, 0.3])),
         given("nobody", rate_per_s=1.0, uniforms=np.array([])),
         given("no rate", rate_per_s=0.0, uniforms=np.array([0.5])),
+        given("a negative rate", rate_per_s=-2.0, uniforms=np.array([0.5])),
     ),
     draw=_draw_poisson,
     comparison=ARRIVALS,
@@ -145,6 +146,13 @@ POISSON = Exercise(
         "the first request comes at 0: it has a gap before it too": _begins_at_zero,
         "sorted uniforms over the mean length: the number in that time is then no longer random": (
             _order_statistics
+        ),
+        "only a rate of 0 is refused, not one below: raise ValueError": (
+            lambda rate_per_s, uniforms: (
+                -poisson_arrivals(-rate_per_s, uniforms)
+                if rate_per_s < 0
+                else poisson_arrivals(rate_per_s, uniforms)
+            )
         ),
         "a rate of 0 gives times: nobody ever comes, raise ValueError": _unguarded_rate,
     },
@@ -280,6 +288,20 @@ BURSTY = Exercise(
             off_s=1.0,
             uniforms=np.array([0.7, 0.2, 0.9]),
         ),
+        given(
+            "u = 0: the first comes at once",
+            rate_per_s=1.0,
+            on_s=1.0,
+            off_s=3.0,
+            uniforms=np.array([0.0, 0.5, 0.99]),
+        ),
+        given(
+            "a burst of negative length",
+            rate_per_s=1.0,
+            on_s=-1.0,
+            off_s=0.5,
+            uniforms=np.array([0.5]),
+        ),
         given("no traffic at all", rate_per_s=1.0, on_s=0.0, off_s=3.0, uniforms=np.array([0.5])),
         given("a negative pause", rate_per_s=1.0, on_s=1.0, off_s=-0.5, uniforms=np.array([0.5])),
     ),
@@ -301,6 +323,9 @@ BURSTY = Exercise(
         "the pauses are never put in": _bursts(pauses=lambda t, on, off: 0 * t),
         "one pause too many: the first burst begins at 0": _bursts(
             pauses=lambda t, on, off: off * np.ceil(t / on)
+        ),
+        "ceil(t / on_s) - 1 is -1 at t = 0, and one too few at a burst's end: use floor": _bursts(
+            pauses=lambda t, on, off: off * (np.ceil(t / on) - 1)
         ),
         "pauses are rounded to the nearest: only whole bursts have one after them": _bursts(
             pauses=lambda t, on, off: off * np.round(t / on)

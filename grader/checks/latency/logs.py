@@ -1,8 +1,7 @@
-"""Lesson 11: from a raw event log to traces, and from traces to a report."""
+"""Lesson 11: from a raw event log to traces."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,17 +10,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.latency.lesson import LESSON
-from grader.checks.latency.traces import CLOCK, draw_traces, failed, trace
 from grader.exercise import Exercise, Inputs, given
-from inferlab.metrics import (
-    RequestTrace,
-    latency_report,
-    percentile,
-    request_latencies,
-    traces_from_log,
-)
-
-# ---- traces_from_log -----------------------------------------------------------------------------
+from inferlab.metrics import RequestTrace, traces_from_log
 
 Event = tuple[float, str, str]
 
@@ -42,7 +32,7 @@ def _drive_log(answer: Any, inputs: Inputs) -> Any:
 def _plain(one: Any) -> Any:
     names = ("arrival_s", "token_times_s", "start_s", "failed")
     if not all(hasattr(one, name) for name in names):
-        return one
+        return f"no RequestTrace but a {type(one).__name__}"
     return {name: getattr(one, name) for name in names}
 
 
@@ -117,6 +107,20 @@ def _last_line_decides(events):
     return kept, unknown
 
 
+def _as_it_comes(events):
+    """Opens a request at its arrival; what is logged before that has no place to go."""
+    kept, known = [], set()
+    for time_s, name, kind in events:
+        known |= {name} if kind == "arrival" else set()
+        kept += [(time_s, name, kind)] if name in known else []
+    return traces_from_log(kept)[0], sorted({name for _, name, _ in events} - known)
+
+
+def _plain_dicts(events):
+    traces, unknown = traces_from_log(events)
+    return {name: vars(one) for name, one in traces.items()}, unknown
+
+
 def _raises_on_missing(events):
     traces, unknown = traces_from_log(events)
     if unknown:
@@ -178,6 +182,11 @@ HALVES: list[Event] = [
     (0.5, "w", "start"), (0.7, "v", "end"), (9.0, "u", "error"),
 ]  # fmt: skip
 
+FROM_ZERO: list[Event] = [
+    (0.5, "b", "end"), (0.0, "b", "start"), (0.0, "b", "arrival"), (0.5, "b", "token"),
+    (1.0, "c", "arrival"), (0.0, "d", "token"),
+]  # fmt: skip
+
 FROM_LOG = Exercise(
     id="traces_from_log",
     reference=traces_from_log,
@@ -198,6 +207,7 @@ FROM_LOG = Exercise(
         given("a cut answer, and a token from nowhere", events=EXAMPLE),
         given("two tokens at the same moment", events=BURST),
         given("errors, empty answers, lone lines", events=HALVES),
+        given("a clock that begins at 0", events=FROM_ZERO),
         given("an empty log", events=[]),
     ),
     draw=_draw_log,
@@ -231,6 +241,16 @@ FROM_LOG = Exercise(
         "one missing arrival stops everything: keep the others, name that one": (
             _raises_on_missing
         ),
+        "an arrival at 0.0 is taken for none: compare with None": _log(
+            arrival=lambda s: s.get("arrival", [None])[0] or None
+        ),
+        "a start at 0.0 is taken for none: compare with None": _log(
+            start=lambda s: s.get("start", [None])[0] or None
+        ),
+        "lines that come before the request's arrival are lost: the log is in no order": (
+            _as_it_comes
+        ),
+        "plain dicts: each is to be a RequestTrace": _plain_dicts,
         "without a start, start_s is the arrival: it is not known, None": _log(
             start=lambda s: (s.get("start") or s["arrival"])[0]
         ),
@@ -252,208 +272,5 @@ FROM_LOG = Exercise(
         "one pass, tokens sorted at the end": _one_pass,
         "request by request, with NumPy": _id_by_id,
         "with functions for its parts": _log(),
-    },
-)
-
-# ---- latency_report ------------------------------------------------------------------------------
-
-
-def _drive_report(answer: Any, inputs: Inputs) -> Any:
-    """The report, and beside it which percentiles each latency has."""
-    report = answer(**inputs)
-    if not isinstance(report, Mapping):
-        return report
-    which = {
-        f"percentiles of {name}": list(found)
-        for name, found in report.items()
-        if isinstance(found, Mapping)
-    }
-    return {**report, **which}
-
-
-def _draw_report(rng: np.random.Generator) -> Inputs:
-    """So many failures that p95 is infinite and p50 is not."""
-    lengths = [1, 1, 2, 3, *rng.integers(3, 9, 20)]
-    n_failed = int(rng.integers(3, 6))
-    return {"traces": draw_traces(rng, lengths, n_failed), "percentiles": [50, 75, 95]}
-
-
-def _report(
-    failure: Callable[[RequestTrace], dict | None] = lambda t: {
-        "ttft_s": math.inf, "itl_s": [], "tpot_s": math.inf, "e2e_s": math.inf
-    },
-    of: Callable[[list[float], float], float] = percentile,
-    single: bool = False,
-    itl: Callable[[dict], list[float]] = lambda seen: seen["itl_s"],
-    heads: Callable[[list, dict], dict] = lambda traces, values: {},
-    empty: Any = None,
-) -> Callable:  # fmt: skip
-    """latency_report with one of its parts replaced."""
-
-    def answer(traces, percentiles=(50, 95, 99)):
-        values: dict[str, list[float]] = {"ttft_s": [], "itl_s": [], "tpot_s": [], "e2e_s": []}
-        for t in traces:
-            seen = failure(t) if t.failed else request_latencies(t)
-            if seen is None:
-                continue
-            values["itl_s"] += itl(seen)
-            values["ttft_s"].append(seen["ttft_s"])
-            values["e2e_s"].append(seen["e2e_s"])
-            if single or seen["itl_s"] or (t.failed and seen["tpot_s"] == math.inf):
-                values["tpot_s"].append(seen["tpot_s"])
-        report = {"n_requests": len(traces), "n_failed": sum(t.failed for t in traces)}
-        report |= heads(traces, values)
-        for name, found in values.items():
-            report[name] = {p: of(found, p) if found else empty for p in percentiles
-                            if found or empty is not None}  # fmt: skip
-        return report
-
-    return answer
-
-
-def _as_seen(t: RequestTrace) -> dict | None:
-    """A failed request judged by the tokens it had."""
-    return request_latencies(t) if t.token_times_s else None
-
-
-def _ttft_as_seen(t: RequestTrace) -> dict:
-    ttft = request_latencies(t)["ttft_s"] if t.token_times_s else math.inf
-    return {"ttft_s": ttft, "itl_s": [], "tpot_s": math.inf, "e2e_s": math.inf}
-
-
-def _gaps_as_seen(t: RequestTrace) -> dict:
-    gaps = request_latencies(t)["itl_s"] if t.token_times_s else []
-    return {"ttft_s": math.inf, "itl_s": gaps, "tpot_s": math.inf, "e2e_s": math.inf}
-
-
-def _ten_seconds(t: RequestTrace) -> dict:
-    return {"ttft_s": 0.0, "itl_s": [], "tpot_s": math.inf, "e2e_s": 0.0}
-
-
-def _linear(values: list[float], p: float) -> float:
-    place = (len(values) - 1) * p / 100
-    low, ordered = int(place), sorted(values)
-    high = min(low + 1, len(values) - 1)
-    if place == low or ordered[low] == ordered[high]:
-        return ordered[low]
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
-
-
-def _means(values: list[float], p: float) -> float:
-    return sum(values) / len(values)
-
-
-def _numpy_report(traces, percentiles=(50, 95, 99)):
-    """NumPy's own nearest rank, one list at a time."""
-    good = [request_latencies(t) for t in traces if not t.failed]
-    n_failed = len(traces) - len(good)
-    lost = [math.inf] * n_failed
-    columns = {
-        "ttft_s": [s["ttft_s"] for s in good] + lost,
-        "itl_s": [g for s in good for g in s["itl_s"]],
-        "tpot_s": [s["tpot_s"] for s in good if len(s["itl_s"])] + lost,
-        "e2e_s": [s["e2e_s"] for s in good] + lost,
-    }
-    report: dict = {
-        name: {p: np.percentile(found, p, method="inverted_cdf") for p in percentiles}
-        if found
-        else {}
-        for name, found in columns.items()
-    }
-    return {"n_failed": n_failed, "n_requests": len(traces), **report}
-
-
-SOME = [
-    trace(0.0, 0.1, 0.2, 0.4), trace(0.0, 0.2, 0.3), trace(0.0, 0.3), failed(0.0, 0.05, 9.0),
-]  # fmt: skip
-
-REPORT = Exercise(
-    id="latency_report",
-    reference=latency_report,
-    lesson=LESSON,
-    points=3,
-    minutes=14,
-    difficulty=3,
-    uses=("request_latencies", "percentile"),
-    hints=(
-        "Collect four lists first, then take percentiles of each. What needs thought is what a "
-        "failed request and a one-token answer put into which list.",
-        "A failed request puts math.inf into ttft_s, tpot_s and e2e_s and nothing into itl_s. A "
-        "complete one adds its gaps to itl_s; its tpot_s counts only if it has gaps.",
-        "report = {'n_requests': len(traces), 'n_failed': sum(t.failed for t in traces)}; then for "
-        "each list: report[name] = {p: percentile(found, p) for p in percentiles if found}.",
-    ),
-    cases=(
-        given("three complete requests and one that failed", traces=SOME),
-        given("one-token answers only", traces=[trace(0.0, 0.5), trace(1.0, 1.25)]),
-        given("nothing but failures", traces=[failed(0.0), failed(1.0, 2.0, 3.0)]),
-        given("other percentiles", traces=SOME[:3], percentiles=(10, 90)),
-        given("nobody came", traces=[]),
-    ),
-    draw=_draw_report,
-    drive=_drive_report,
-    comparison=CLOCK,
-    wrong={
-        "failed requests are left out: who got no answer waited longest of all": _report(
-            failure=lambda t: None
-        ),
-        "failed requests are left out of everything, n_requests too": _report(
-            failure=lambda t: None,
-            heads=lambda traces, values: {
-                "n_requests": sum(not t.failed for t in traces),
-                "n_failed": 0,
-            },
-        ),
-        "failed requests count with the tokens they had: a broken answer is no fast answer": (
-            _report(failure=_as_seen)
-        ),
-        "a failed request keeps its TTFT: it counts as infinite, its answer never came": _report(
-            failure=_ttft_as_seen
-        ),
-        "the gaps of failed requests are in itl_s: leave them out": _report(failure=_gaps_as_seen),
-        "failed requests are infinite gaps in itl_s: leave them out there": _report(
-            failure=lambda t: {
-                "ttft_s": math.inf,
-                "itl_s": [math.inf],
-                "tpot_s": math.inf,
-                "e2e_s": math.inf,
-            }
-        ),
-        "failed requests are missing in tpot_s: they count there too, as infinite": _report(
-            failure=lambda t: {"ttft_s": math.inf, "itl_s": [], "tpot_s": 0.0, "e2e_s": math.inf}
-        ),
-        "a failed request counts as 0 s: that makes failing the fastest way to serve": _report(
-            failure=_ten_seconds
-        ),
-        "one-token answers are in tpot_s with 0: they have no gap, leave them out": _report(
-            single=True
-        ),
-        "itl_s is taken over the requests' mean gaps: take all gaps together": _report(
-            itl=lambda seen: [seen["tpot_s"]] if seen["itl_s"] else []
-        ),
-        "itl_s is taken over the requests' worst gaps: take all gaps together": _report(
-            itl=lambda seen: [max(seen["itl_s"])] if seen["itl_s"] else []
-        ),
-        "percentiles by interpolation: use your percentile": _report(of=_linear),
-        "means in place of percentiles": _report(of=_means),
-        "p is taken as 100 - p: the tail is at the high end": _report(
-            of=lambda values, p: percentile(values, 100 - p)
-        ),
-        "n_requests counts the complete ones only": _report(
-            heads=lambda traces, values: {"n_requests": sum(not t.failed for t in traces)}
-        ),
-        "0.0 where there is no value at all: an empty dict is asked": _report(empty=0.0),
-        "nan where there is no value at all: an empty dict is asked": _report(empty=math.nan),
-    },
-    right={
-        "NumPy's nearest rank, list by list": _numpy_report,
-        "with functions for its parts": _report(),
-        "failed traces replaced by infinitely late ones": lambda traces, percentiles=(50, 95, 99): (
-            _report(
-                failure=lambda t: (
-                    request_latencies(replace(t, token_times_s=(math.inf,))) | {"tpot_s": math.inf}
-                )
-            )(traces, percentiles)
-        ),
     },
 )

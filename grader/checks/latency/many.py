@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import statistics
 from bisect import bisect_left
 from collections.abc import Callable
@@ -25,7 +26,7 @@ def _draw_values(rng: np.random.Generator) -> Inputs:
     while True:
         n, p = int(rng.integers(15, 70)), int(rng.choice([37, 50, 75, 90, 95]))
         if 0.1 < p * n / 100 % 1 < 0.4 and math.ceil(p * n / 100) < n:
-            return {"values": rng.lognormal(0, 1, n), "p": p}
+            return {"values": rng.lognormal(0, 1, n).tolist(), "p": p}
 
 
 def _ranked(index: Callable[[int, float], float]) -> Callable:
@@ -95,6 +96,7 @@ PERCENTILE = Exercise(
         given("a tiny percentage of many", values=[5.0, 4.0, 3.0, 2.0, 1.0] * 4, p=0.5),
         given("no values", values=[], p=50),
         given("p = 0", values=[1.0, 2.0], p=0),
+        given("p = -5", values=[1.0, 2.0], p=-5),
         given("p = 101", values=[1.0, 2.0], p=101),
     ),
     draw=_draw_values,
@@ -107,6 +109,12 @@ PERCENTILE = Exercise(
         ),
         "the nearest value to a place among n - 1 steps: the rank is ceil(p n / 100)": (
             _by_numpy("nearest")
+        ),
+        "a mean of two values where the rank is a whole number: it is one of the values": (
+            _by_numpy("averaged_inverted_cdf")
+        ),
+        "ranks of n + 1 values: the share is of all n": _ranked(
+            lambda n, p: math.ceil(p * (n + 1) / 100) - 1
         ),
         "the index is the rank, counted from 1, but Python counts from 0": _ranked(
             lambda n, p: math.ceil(p * n / 100)
@@ -176,7 +184,10 @@ def _draw_histograms(rng: np.random.Generator) -> Inputs:
             return {"bounds_s": list(BOUNDS), "counts": counts.tolist(), "p": p}
 
 
-def _within(place: Callable[[float, float, float, float, float], float]) -> Callable:
+def _within(
+    place: Callable[[float, float, float, float, float], float],
+    reaches: Callable[[float, float], bool] = operator.ge,
+) -> Callable:
     """A wrong histogram_percentile: place(lower, upper, rank, before, number) in a finite bucket"""
 
     def answer(bounds_s, counts, p):
@@ -185,7 +196,7 @@ def _within(place: Callable[[float, float, float, float, float], float]) -> Call
             raise ValueError("empty")
         rank, before, lower = p * sum(fleet) / 100, 0, 0.0
         for upper, number in zip(bounds_s, fleet, strict=True):
-            if number and before + number >= rank:
+            if number and reaches(before + number, rank):
                 break
             before, lower = before + number, upper
         return lower if math.isinf(upper) else place(lower, upper, rank, before, number)
@@ -218,6 +229,10 @@ def _cumulative_again(bounds_s, counts, p):
     fleet = [sum(c) for c in zip(*counts, strict=True)]
     own = [max(0, b - a) for a, b in zip([0, *fleet], fleet, strict=False)]
     return histogram_percentile(bounds_s, [own], p)
+
+
+def _without_the_last(bounds_s, counts, p):
+    return histogram_percentile(bounds_s, [[*row[:-1], 0] for row in counts], p)
 
 
 def _fraction(bounds_s, counts, p):
@@ -307,6 +322,13 @@ HISTOGRAM = Exercise(
             counts=[[5, 0, 0, 6, 0], [0, 0, 0, 0, 0]],
             p=75,
         ),
+        given(
+            "the rank is a bucket's last, and the next is empty",
+            bounds_s=[1.0, 2.0, 4.0, math.inf],
+            counts=[[3, 0, 2, 0], [1, 0, 2, 0]],
+            p=50,
+        ),
+        given("all of them, p100", bounds_s=[0.5, 1.0, math.inf], counts=[[7, 1, 0]] * 2, p=100),
         given("in the first bucket", bounds_s=[0.5, 1.0, math.inf], counts=[[7, 1, 0]] * 2, p=50),
         given("past the last bound", bounds_s=[0.5, 1.0, math.inf], counts=[[7, 1, 3]] * 2, p=99),
         given("nothing counted", bounds_s=[0.5, 1.0, math.inf], counts=[[0, 0, 0]] * 2, p=99),
@@ -339,6 +361,13 @@ HISTOGRAM = Exercise(
         "the middle of the bucket, wherever the rank lies in it": _within(
             lambda lower, upper, rank, before, number: (lower + upper) / 2
         ),
+        "the first bucket that goes beyond the rank: to reach it is enough": _within(
+            lambda lower, upper, rank, before, number: (
+                lower + (upper - lower) * (rank - before) / number
+            ),
+            operator.gt,
+        ),
+        "the requests past the last bound are left out of n: they count": _without_the_last,
         "the rank is rounded up first: it is used as it is": _within(
             lambda lower, upper, rank, before, number: (
                 lower + (upper - lower) * (math.ceil(rank) - before) / number

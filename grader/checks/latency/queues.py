@@ -1,4 +1,4 @@
-"""Lesson 11: Little's law, the M/M/1 queue, and the highest rate that keeps a promise."""
+"""Lesson 11: Little's law and the M/M/1 queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from grader.checks.latency.lesson import LESSON
 from grader.compare import Comparison
 from grader.exercise import Exercise, Inputs, given
-from inferlab.workload import highest_rate, mm1_percentile, replicas_needed
+from inferlab.workload import mm1_percentile, replicas_needed
 
 # ---- replicas_needed -----------------------------------------------------------------------------
 
@@ -71,6 +71,7 @@ REPLICAS = Exercise(
         given("hardly any load", rate_per_s=0.25, mean_e2e_s=0.5, max_running=16),
         given("nobody: one server stays up", rate_per_s=0.0, mean_e2e_s=8.0, max_running=16),
         given("a server that runs nothing", rate_per_s=1.0, mean_e2e_s=1.0, max_running=0),
+        given("max_running = -1", rate_per_s=1.0, mean_e2e_s=1.0, max_running=-1),
     ),
     draw=_draw_fleet,
     wrong={
@@ -92,13 +93,16 @@ REPLICAS = Exercise(
         "one more than needed: an exact fit needs no other server": _fleet(
             lambda rate, e2e, slots: int(rate * e2e / slots) + 1
         ),
+        "one more than rounded up: an exact fit needs no other server": _fleet(
+            lambda rate, e2e, slots: math.ceil(rate * e2e / slots) + 1
+        ),
         "requests are taken as served one after the other": _fleet(
             lambda rate, e2e, slots: max(1, math.ceil(rate * e2e * slots))
         ),
         "the time is forgotten: requests stay for mean_e2e_s": _fleet(
             lambda rate, e2e, slots: max(1, math.ceil(rate / slots))
         ),
-        "in-flight requests rounded down before they are shared out": _fleet(
+        "in-flight requests lose their fraction before they are shared out": _fleet(
             lambda rate, e2e, slots: max(1, math.ceil(int(rate * e2e) / slots))
         ),
         "a fraction of a server: whole ones are asked": _fleet(
@@ -107,7 +111,7 @@ REPLICAS = Exercise(
         "0 servers for nobody: one is the least": _fleet(
             lambda rate, e2e, slots: math.ceil(rate * e2e / slots)
         ),
-        "max_running of 0 is not refused: raise ValueError": (
+        "max_running below 1 is not refused: raise ValueError": (
             lambda rate_per_s, mean_e2e_s, max_running: max(
                 1, math.ceil(rate_per_s * mean_e2e_s / max(1, max_running))
             )
@@ -233,6 +237,12 @@ MM1 = Exercise(
         "the wait alone: the time of service belongs to it": _queue(
             lambda lam, mu, q: max(0.0, math.log(lam / mu / (1 - q))) / (mu - lam) if lam else 0.0
         ),
+        "the percentiles of wait and of service, added: percentiles cannot be added": _queue(
+            lambda lam, mu, q: (
+                max(0.0, math.log(lam / mu / (1 - q)) if lam else 0.0) / (mu - lam)
+                - math.log(1 - q) / mu
+            )
+        ),
         "times the load: the time in the system is asked, not that in the queue": _queue(
             lambda lam, mu, q: -math.log(1 - q) * lam / mu / (mu - lam)
         ),
@@ -249,181 +259,6 @@ MM1 = Exercise(
         "halving on the distribution function": _queue(_halving),
         "from the load": _queue(
             lambda lam, mu, q: float(np.log(1 / (1 - q)) / mu / (1 - Fraction(lam) / Fraction(mu)))
-        ),
-    },
-)
-
-# ---- highest_rate --------------------------------------------------------------------------------
-
-
-def _draw_sweep(rng: np.random.Generator) -> Inputs:
-    """Good up to some rate, then a miss, a lucky run above it, and misses again; shuffled."""
-    n = int(rng.integers(7, 10))
-    rates = np.cumsum(rng.uniform(0.5, 2, n)).tolist()
-    target = float(rng.choice([0.95, 0.99]))
-    good = int(rng.integers(2, n - 4))
-    shares = [float(rng.uniform(target + 0.001, 1.0)) for _ in range(good + 1)]
-    shares += [float(rng.uniform(0.91, 0.94)), float(rng.uniform(target + 0.001, 1.0))]
-    shares += [float(rng.uniform(0.2, 0.6)) for _ in range(n - len(shares))]
-    order = rng.permutation(n)
-    return {
-        "rates_per_s": [rates[i] for i in order],
-        "attainments": [shares[i] for i in order],
-        "target": target,
-    }
-
-
-def _sweep(
-    of: Callable[[list[tuple[float, float]], float], float | None], in_order: bool = True
-) -> Callable:
-    """A wrong highest_rate: of(pairs of rate and share, target), None where it refuses."""
-
-    def answer(rates_per_s, attainments, target=0.9):
-        pairs = list(zip(rates_per_s, attainments, strict=True))
-        best = of(sorted(pairs) if in_order else pairs, target)
-        if best is None:
-            raise ValueError("no rate keeps the promise")
-        return best
-
-    return answer
-
-
-def _until_miss(pairs, target, met=lambda share, target: share >= target):
-    best = None
-    for rate, share in pairs:
-        if not met(share, target):
-            break
-        best = rate
-    return best
-
-
-def _first_miss(pairs, target):
-    if pairs[0][1] < target:
-        return None
-    return next((rate for rate, share in pairs if share < target), pairs[-1][0])
-
-
-def _interpolates(pairs, target):
-    """The rate at which a straight line between two runs crosses the target."""
-    best = _until_miss(pairs, target)
-    i = [rate for rate, _ in pairs].index(best) if best is not None else -1
-    if best is None or i + 1 == len(pairs):
-        return best
-    (r0, s0), (r1, s1) = pairs[i : i + 2]
-    return r0 + (r1 - r0) * (s0 - target) / (s0 - s1)
-
-
-def _numpy_sweep(rates_per_s, attainments, target=0.9):
-    order = np.argsort(rates_per_s)
-    met = np.asarray(attainments)[order] >= target
-    n_good = len(met) if met.all() else int(np.argmin(met))
-    if n_good == 0:
-        raise ValueError("even the lowest rate misses")
-    return np.asarray(rates_per_s)[order][n_good - 1]
-
-
-HIGHEST = Exercise(
-    id="highest_rate",
-    reference=highest_rate,
-    lesson=LESSON,
-    points=2,
-    minutes=8,
-    difficulty=2,
-    hints=(
-        "Go up from the lowest rate and stop at the first that misses the target. The answer is "
-        "the one before it.",
-        "sorted(zip(rates, shares)) brings the pairs in order of the rate. Keep the last good rate "
-        "in a variable that begins as None.",
-        "for rate, share in sorted(zip(rates_per_s, attainments)): if share < target: break; "
-        "best = rate. If best is still None, raise ValueError; else return it.",
-    ),
-    cases=(
-        given(
-            "a lucky run at 8/s",
-            rates_per_s=[1, 2, 4, 8],
-            attainments=[1.0, 0.95, 0.7, 0.92],
-            target=0.9,
-        ),
-        given(
-            "in any order, the default target",
-            rates_per_s=[6.0, 2.0, 4.0, 8.0],
-            attainments=[0.9, 1.0, 0.97, 0.3],
-        ),
-        given("all rates are good", rates_per_s=[1.0, 3.0], attainments=[1.0, 0.99], target=0.9),
-        given(
-            "even the lowest rate misses",
-            rates_per_s=[5.0, 1.0, 3.0],
-            attainments=[0.95, 0.8, 0.99],
-            target=0.9,
-        ),
-    ),
-    draw=_draw_sweep,
-    wrong={
-        "the highest rate that was ever good: a lucky run beyond a miss does not count": _sweep(
-            lambda pairs, target: max((r for r, s in pairs if s >= target), default=None)
-        ),
-        "the lowest rate that is good": _sweep(
-            lambda pairs, target: min((r for r, s in pairs if s >= target), default=None)
-        ),
-        "the first rate that misses: the one before it was good": _sweep(_first_miss),
-        "a rate that was never measured, between two runs: nothing is known of it": _sweep(
-            _interpolates
-        ),
-        "the runs in the order given: sort them by rate": _sweep(_until_miss, in_order=False),
-        "exactly the target is a miss: it is met": _sweep(
-            lambda pairs, target: _until_miss(pairs, target, lambda s, t: s > t)
-        ),
-        "the target is ignored: 0.9 is only the default": _sweep(
-            lambda pairs, target: _until_miss(pairs, 0.9)
-        ),
-        "every request must be good: the target share is enough": _sweep(
-            lambda pairs, target: _until_miss(pairs, 1.0)
-        ),
-        "the rate with the largest share of good requests": _sweep(
-            lambda pairs, target: (
-                max(pairs, key=lambda pair: pair[1])[0] if pairs[0][1] >= target else None
-            )
-        ),
-        "the rate with the most good requests a second: users of the others were let down": _sweep(
-            lambda pairs, target: (
-                max(pairs, key=lambda pair: pair[0] * pair[1])[0] if pairs[0][1] >= target else None
-            )
-        ),
-        "rate times share: the highest rate is asked": _sweep(
-            lambda pairs, target: (
-                max(r * s for r, s in pairs if r == _until_miss(pairs, target))
-                if pairs[0][1] >= target
-                else None
-            )
-        ),
-        "0 where even the lowest rate misses: refuse it, with ValueError": _sweep(
-            lambda pairs, target: _until_miss(pairs, target) or 0.0
-        ),
-        "the lowest rate where even that misses: refuse it, with ValueError": _sweep(
-            lambda pairs, target: _until_miss(pairs, target) or pairs[0][0]
-        ),
-    },
-    right={
-        "NumPy's argsort and argmin": _numpy_sweep,
-        "below the lowest rate that misses": _sweep(
-            lambda pairs, target: max(
-                (
-                    r
-                    for r, _ in pairs
-                    if r < min((r for r, s in pairs if s < target), default=math.inf)
-                ),
-                default=None,
-            )
-        ),
-        "a prefix that is all good": _sweep(
-            lambda pairs, target: next(
-                (
-                    pairs[n - 1][0]
-                    for n in range(len(pairs), 0, -1)
-                    if all(s >= target for _, s in pairs[:n])
-                ),
-                None,
-            )
         ),
     },
 )

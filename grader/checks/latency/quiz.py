@@ -228,6 +228,7 @@ NUMERIC = (
             f"done within {p['limit_s']:g} s. Up to how many arrivals a second can you keep it? "
             "(ln 20 = 2.996)"
         ),
+        unit="req/s",
         answer=lambda p: p["served"] - math.log(20) / p["limit_s"],
         slips={
             "that keeps the mean within the limit, not the 95th percentile": lambda p: (
@@ -250,6 +251,7 @@ NUMERIC = (
             f"kept the TPOT limit, {p['neither']} kept neither. What is the goodput, in requests "
             "a second?"
         ),
+        unit="req/s",
         answer=lambda p: _both(p) / p["duration"],
         slips={
             "all who kept any limit: a good request keeps all at once": lambda p: (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.latency.lesson import LESSON
-from grader.checks.latency.traces import CLOCK, draw_trace, trace
+from grader.checks.latency.traces import CLOCK, draw_trace, failed, trace
 from grader.exercise import Exercise, Inputs, given
 from inferlab.metrics import RequestTrace, request_latencies
 
@@ -67,6 +68,17 @@ def _empty_is_zero(trace):
     if not trace.token_times_s:
         return {"ttft_s": 0.0, "itl_s": [], "tpot_s": 0.0, "e2e_s": 0.0}
     return request_latencies(trace)
+
+
+def _refuses_failures(trace):
+    if trace.failed:
+        raise ValueError("failed")
+    return request_latencies(trace)
+
+
+def _merged(trace):
+    """Tokens at the same moment taken as one."""
+    return request_latencies(replace(trace, token_times_s=tuple(sorted({*trace.token_times_s}))))
 
 
 def _in_milliseconds(trace):
@@ -129,6 +141,7 @@ REQUEST = Exercise(
         given("one token", trace=trace(3.0, 3.5, start_s=3.2)),
         given("two tokens", trace=trace(3.0, 3.5, 3.75)),
         given("three tokens in one burst", trace=trace(1.0, 2.0, 2.0, 2.0, 2.75)),
+        given("it failed after two tokens", trace=failed(2.0, 2.5, 2.75)),
         given("no tokens", trace=trace(1.0)),
     ),
     draw=_draw_request,
@@ -165,6 +178,10 @@ REQUEST = Exercise(
         "ITL holds times since the first token; gaps between neighbours are asked": _latencies(
             itl_s=lambda t, right: [x - t.token_times_s[0] for x in t.token_times_s[1:]]
         ),
+        "the ITL of a single token is [0.0]: it has no gap, an empty list is asked": _latencies(
+            itl_s=lambda t, right: right["itl_s"] or [0.0]
+        ),
+        "tokens at the same moment are merged: they are two tokens, with a gap of 0": _merged,
         "ITL is one mean number: that is TPOT. ITL is the list of the gaps": _latencies(
             itl_s=lambda t, right: right["tpot_s"]
         ),
@@ -179,6 +196,7 @@ REQUEST = Exercise(
         ),
         "e2e is the clock time of the last token; subtract arrival_s": _unguarded,
         "milliseconds: seconds are asked": _in_milliseconds,
+        "a failed request is refused: the tokens that came have their times": _refuses_failures,
         "a trace without tokens gives zeros; nothing was measured: raise ValueError": (
             _empty_is_zero
         ),

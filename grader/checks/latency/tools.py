@@ -108,6 +108,10 @@ TOOLS = Exercise(
             "one-token answers and failures",
             traces=[trace(0.0, 0.5), failed(0.0, 9.0, 19.0), trace(1.0, 2.0, 4.0), failed(3.0)],
         ),
+        given(
+            "one answer came in a burst: its gaps are 0",
+            traces=[trace(0.0, 2.0, 2.0, 2.0), trace(1.0, 2.0, 3.0), trace(0.0, 4.0)],
+        ),
         given("nobody has a gap", traces=[trace(0.0, 0.5), failed(0.0, 9.0, 19.0)]),
     ),
     draw=_draw_mixed,
@@ -145,6 +149,23 @@ TOOLS = Exercise(
                 [s["e2e_s"] / n for s, n in zip(seen, _numbers(done), strict=True) if n > 1]
             )
         ),
+        "an answer with a TPOT of 0 is left out: only those of one token are": _tools(
+            vllm_tpot_s=lambda done, seen: np.mean([s["tpot_s"] for s in seen if s["tpot_s"]])
+        ),
+        "gaps of 0 are left out: tokens that came together have a gap, of 0": _tools(
+            vllm_itl_s=lambda done, seen: np.mean([g for s in seen for g in s["itl_s"] if g])
+        ),
+        "vLLM's ITL divided by all tokens: n tokens have n - 1 gaps": _tools(
+            vllm_itl_s=lambda done, seen: sum(sum(s["itl_s"]) for s in seen) / _numbers(done).sum()
+        ),
+        "guidellm's TPOT counts from start_s: the user asked at arrival_s": _tools(
+            guidellm_tpot_s=lambda done, seen: np.mean(
+                [
+                    (t.token_times_s[-1] - (t.arrival_s if t.start_s is None else t.start_s)) / n
+                    for t, n in zip(done, _numbers(done), strict=True)
+                ]
+            )
+        ),
         "TTFT counts as a gap: gaps are between tokens": _tools(
             vllm_itl_s=lambda done, seen: np.mean(
                 [g for s in seen for g in [s["ttft_s"], *s["itl_s"]]]
@@ -155,6 +176,9 @@ TOOLS = Exercise(
             vllm_itl_s=lambda done, seen: np.median([g for s in seen for g in s["itl_s"]]),
         ),
         "failed requests are counted as well: every tool leaves them out": _tool_failures,
+        "milliseconds: seconds are asked": (
+            lambda traces: {name: 1e3 * value for name, value in tpot_by_tool(traces).items()}
+        ),
         "0.0 where nobody has a gap: nothing was measured, raise ValueError": _zero_without_gaps,
     },
     right={
