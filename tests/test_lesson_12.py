@@ -115,6 +115,7 @@ def computed() -> set[str]:
         ms(steady_tpot_s(REAL, 1024, 500, 171)), ms(steady_tpot_s(REAL, 1024, 500, 172)),
         *map(str, fp8_users), str(fp8_users[0] + 1), *map(str, fp8_fit),
         str(users_within(REAL, 1024, 500, 0.04, True)), str(by_rounder_formulas()),
+        str(users_within(replace(FOUR, efficiency=0.8), 1024, 500, 0.04)),
         gb(pass_seconds(FOUR, 1, 1524, 295)[0] * 4 * 3.35e12, 0), f"{math.ceil(1524 / 16) * 16:,}",
         # levers
         *(f"{gain[key]:.2f}" for gain in gains for key in gain), f"{heads_gain():.2f}",

@@ -26,7 +26,7 @@ def lever_gain(
 
     Example: Llama-3-70B on 4 H100 with 7.5 GB of overhead, bf16 weights made FP8, 1,500 tokens, 310
     sequences: {"users": 1.473, "speed": 1.313}. Half the bytes, but neither becomes 2.
-    Raises ValueError where not one sequence fits before.
+    Where none fits after, users is 0.0. Raises ValueError where not one sequence fits before.
     """
     fit_before, fit_after = (sequences_that_fit(d, n_tokens) for d in (before, after))
     if fit_before == 0:
@@ -49,7 +49,8 @@ def speculation_gain(
     one pass of gamma + 1 new tokens. It gives 1 + a + a² + … + a^gamma tokens on average, with a
     the acceptance (so gamma + 1 where a is 1). Without speculation a decode step gives 1 token. A
     pass takes the longer of reading and computing (pass_seconds). gamma 0 gives 1.0.
-    speedup(acceptance, gamma, draft_cost, verify_cost) of lesson 08 is there for the rest.
+    speedup(acceptance, gamma, draft_cost, verify_cost) of lesson 08 is there for the rest. (The
+    logits of all gamma + 1 tokens are needed; forward_flops has one's. A few per cent, left out.)
 
     Example: 8B-style in bf16, one H100, no context, acceptance 0.8, gamma 4, draft_cost 0.05:
     2.80 for 1 sequence, 0.78 for 256: there the pass that verifies is bound by computing.
@@ -85,7 +86,8 @@ def first_obstacle(
     """What stops even a single user of this deployment: "memory", "ttft", "tpot", or None.
 
     Look in this order, and name the first that fails:
-    - "memory": not one sequence of n_prompt + n_output tokens fits (sequences_that_fit)
+    - "memory": not one sequence of n_prompt + n_output tokens fits (sequences_that_fit, pages
+      of 16)
     - "ttft": the prefill of n_prompt tokens takes longer than ttft_limit_s
     - "tpot": a decode step of 1 sequence, with n_prompt + n_output // 2 tokens cached, takes longer
       than tpot_limit_s: a lone user waits for nobody's prefill

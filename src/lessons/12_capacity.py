@@ -25,6 +25,7 @@
 # |---|---|---|---|
 # | TTFT | time to first token | TPOT | time per output token, after the first |
 # | `n_prompt`, `n_output` | tokens in, tokens out | `n_sequences` | users served at once |
+# | ITL | time between two tokens | goodput | requests a second that keep all limits |
 # | `n_devices` | devices that share one copy | `n_heads`, `n_kv_heads` | query heads, KV heads |
 #
 # GB is 10⁹ bytes, GiB is 2³⁰ bytes. An "80 GB" device has 80 · 10⁹ bytes here; the real one shows
@@ -64,10 +65,11 @@ from labkit.units import format_bytes, format_seconds
 # 480 MB", so 310 users. Each gets a token within 40 ms. Done?
 #
 # Three things are wrong. 327,680 bytes a token are 320 *KiB*, so 1,500 tokens take 491.5 MB: with
-# those 150 GB it is 305 users, and with the real weights and whole pages for 1,524 tokens it is 295.
-# Nobody has looked at the 40 ms. And above all, users do not only read answers: they arrive with
-# **prompts**, and while a prompt is read nobody else gets a token. Planned with that, and with the
-# rates that machines reach in practice, the same four devices serve far fewer. You will say how many.
+# those 150 GB it is 305 users, and with the real weights and whole pages for 1,524 tokens (1,024
+# in, 500 out) it is 295. Nobody has looked at the 40 ms. And above all, users do not only read
+# answers: they arrive with **prompts**, and while a prompt is read nobody else gets a token.
+# Planned with that, and with the rates that machines reach in practice, the same four devices
+# serve far fewer. You will say how many.
 #
 # The picture shows where the memory goes, for one, two, four and eight devices.
 
@@ -256,8 +258,8 @@ confront("ca_gpus")
 # the embedding; for a mixture of experts it is those experts that at least one token takes (lesson
 # 09), so it grows with the batch.
 #
-# `efficiency` divides both rates. Measured decode kernels reach 60 to 90 % of the bandwidth, measured
-# matrix products 50 to 80 % of the peak. Plan with 0.7 until you have measured your own.
+# `efficiency` scales both rates down. Measured decode kernels reach 60 to 90 % of the bandwidth,
+# measured matrix products 50 to 80 % of the peak. Plan with 0.7 until you have measured your own.
 #
 # *Worked example.* 4 devices, 8 GB of weights read and 2 GB of cache on each: 10 GB at 70 % of 2 TB/s
 # take 7.14 ms. 400 GFLOP in all are 100 on each: at 70 % of 500 TFLOP/s that is 0.286 ms. The pass
@@ -363,7 +365,7 @@ confront("ca_users")
 # The answer to "how many?" is a range with its assumption: about 170 (in turns, at 70 %) to 295
 # (overlapped, at 80 % and more, where memory is the limit). Whoever gives one number without saying
 # which has not finished. (With rounder formulas, 2 FLOPs for every parameter and the embedding read
-# too, the 171 becomes 168. The assumption about efficiency matters a hundred times as much.)
+# too, the 171 becomes 168. The assumption about efficiency matters far more: at 80 % it is 210.)
 #
 # ### What a lever buys
 #
@@ -513,8 +515,8 @@ check("choose_offer")
 # ### The planner
 #
 # All of it together, with **your** functions: every device, every number of them that the heads allow,
-# one table. The prices are examples of what an hour costs to rent; put in yours. Change the model, the
-# workload, the limits.
+# one table: at 70 % of the rates, in turns, with 9 % of each device's memory as overhead. The prices
+# are examples of what an hour costs to rent; put in yours. Change the model, the workload, the limits.
 
 # %%
 # dollars for one device and hour: examples, put in what you pay

@@ -1,10 +1,11 @@
 """What earns points in lesson 12, in the order of the lesson."""
 
-from grader.checks.capacity.choose import CHOOSE, COST, OBSTACLE
+from grader.checks.capacity.choose import CHOOSE, COST
 from grader.checks.capacity.context import CONTEXT, DEVICES
 from grader.checks.capacity.fits import FIT, ROOM, SIZES
 from grader.checks.capacity.lesson import LESSON
 from grader.checks.capacity.levers import LEVER, SPECULATION
+from grader.checks.capacity.obstacle import OBSTACLE
 from grader.checks.capacity.passes import ALL_REDUCE, PASS
 from grader.checks.capacity.quiz import PREDICTIONS, QUESTIONS
 from grader.checks.capacity.speed import STEADY, USERS

@@ -1,10 +1,10 @@
-"""Lesson 12: what a token costs, what stops a plan, what to rent."""
+"""Lesson 12: what a token costs, what to rent."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,9 +13,7 @@ import numpy as np
 from grader.checks.capacity.drawn import EIGHT, SEVENTY, SUMS, draw_deployment
 from grader.checks.capacity.lesson import LESSON
 from grader.exercise import Exercise, Inputs, given
-from inferlab.cache_sizes import cache_bytes_per_device
-from inferlab.capacity import cache_room_bytes, pass_seconds, sequences_that_fit, steady_tpot_s
-from inferlab.planner import choose_offer, cost_per_million_tokens, first_obstacle
+from inferlab.planner import choose_offer, cost_per_million_tokens
 
 # ---- cost_per_million_tokens -------------------------------------------------------------------
 
@@ -74,7 +72,7 @@ COST = Exercise(
     ),
     draw=_draw_cost,
     wrong={
-        "one device's price: all n_devices are rented": _cost(
+        "n_devices times too little: all are rented, and n_sequences is of all together": _cost(
             lambda d, s, t, usd, busy: _usd(d, s, t, usd, busy) / d.n_devices
         ),
         "one user's tokens: all n_sequences get theirs": _cost(
@@ -91,7 +89,9 @@ COST = Exercise(
         ),
         "minutes taken for hours": _cost(lambda d, s, t, usd, busy: _usd(d, s, t, usd, busy) * 60),
         "the price of one token": _cost(lambda d, s, t, usd, busy: _usd(d, s, t, usd, busy) / 1e6),
-        "of a thousand tokens": _cost(lambda d, s, t, usd, busy: _usd(d, s, t, usd, busy) / 1e3),
+        "of a thousand tokens, or tpot_s in milliseconds": _cost(
+            lambda d, s, t, usd, busy: _usd(d, s, t, usd, busy) / 1e3
+        ),
         "upside down: dollars over tokens is asked": _cost(
             lambda d, s, t, usd, busy: 1 / _usd(d, s, t, usd, busy)
         ),
@@ -115,184 +115,11 @@ COST = Exercise(
     },
 )
 
-# ---- first_obstacle ----------------------------------------------------------------------------
-
-
-def _draw_obstacle(rng: np.random.Generator) -> Inputs:
-    """One of the four outcomes, drawn; limits lie clearly on one side."""
-    d = draw_deployment(rng)
-    p, o = int(rng.integers(300, 3000)), int(rng.integers(400, 900))
-    ttft, tpot = max(pass_seconds(d, p, 0)), max(pass_seconds(d, 1, p + o // 2))
-    kind = int(rng.integers(4))
-    if kind == 0:  # the prompt fits, prompt and answer do not
-        one = cache_bytes_per_device(d.config, p + o, d.n_devices, 1, d.bytes_per_number)
-        room = one * float(rng.uniform(p / (p + o) + 0.06, 0.97))
-        taken = d.overhead_bytes + d.config.n_params * d.bytes_per_weight / d.n_devices
-        d = replace(d, memory_bytes=(room + taken) / (1 - d.headroom))
-    return {
-        "deployment": d,
-        "n_prompt": p,
-        "n_output": o,
-        "ttft_limit_s": ttft * float(rng.uniform(0.4, 0.9) if kind in (0, 1) else 1.5),
-        "tpot_limit_s": tpot * float(rng.uniform(0.4, 0.9) if kind in (1, 2) else 1.5),
-    }
-
-
-def _obstacle(
-    fits: Callable[[Any, int, int], bool] = lambda d, p, o: sequences_that_fit(d, p + o) >= 1,
-    ttft: Callable[[Any, int, int], float] = lambda d, p, o: max(pass_seconds(d, p, 0)),
-    tpot: Callable[[Any, int, int], float] = lambda d, p, o: max(pass_seconds(d, 1, p + o // 2)),
-    order: tuple[str, ...] = ("memory", "ttft", "tpot"),
-    over: Callable[[float, float], bool] = lambda t, limit: t > limit,
-    none: Any = None,
-) -> Callable:
-    def obstacle(deployment, n_prompt, n_output, ttft_limit_s, tpot_limit_s):
-        d, p, o = deployment, n_prompt, n_output
-        fails = {
-            "memory": not fits(d, p, o),
-            "ttft": over(ttft(d, p, o), ttft_limit_s),
-            "tpot": over(tpot(d, p, o), tpot_limit_s),
-        }
-        return next((name for name in order if fails[name]), none)
-
-    return obstacle
-
-
-_ASK = {"deployment": SEVENTY, "n_prompt": 1024, "n_output": 500}
-_BARELY = replace(EIGHT, memory_bytes=EIGHT.config.n_params * 2 / 0.9 + 2e8)  # 164 MB of room
-
-OBSTACLE = Exercise(
-    id="first_obstacle",
-    reference=first_obstacle,
-    lesson=LESSON,
-    points=1,
-    minutes=7,
-    difficulty=2,
-    uses=("sequences_that_fit", "pass_seconds"),
-    hints=(
-        "Three questions in a fixed order; the first that fails is the answer.",
-        "sequences_that_fit for the memory; pass_seconds(deployment, n_prompt, 0) for the first "
-        "token; pass_seconds(deployment, 1, n_prompt + n_output // 2) for the others.",
-        'if sequences_that_fit(deployment, n_prompt + n_output) < 1: return "memory"; if '
-        'max(pass_seconds(deployment, n_prompt, 0)) > ttft_limit_s: return "ttft"; …',
-    ),
-    cases=(
-        given(
-            "Llama-3-70B on one H100",
-            deployment=replace(SEVENTY, n_devices=1),
-            n_prompt=1024,
-            n_output=500,
-            ttft_limit_s=0.5,
-            tpot_limit_s=0.04,
-        ),
-        given("on four", **_ASK, ttft_limit_s=0.5, tpot_limit_s=0.04),
-        given("30 ms to the first token", **_ASK, ttft_limit_s=0.03, tpot_limit_s=0.04),
-        given("10 ms a token", **_ASK, ttft_limit_s=0.5, tpot_limit_s=0.01),
-        given(
-            "both are too slow: the first token first",
-            **_ASK,
-            ttft_limit_s=0.01,
-            tpot_limit_s=0.001,
-        ),
-        given(
-            "the prompt fits, prompt and answer do not",
-            deployment=_BARELY,
-            n_prompt=1000,
-            n_output=600,
-            ttft_limit_s=9.0,
-            tpot_limit_s=9.0,
-        ),
-        given(
-            "the weights fit, but not even the prompt",
-            deployment=_BARELY,
-            n_prompt=5000,
-            n_output=2,
-            ttft_limit_s=9.0,
-            tpot_limit_s=9.0,
-        ),
-        given(
-            "exactly the limits are allowed",
-            **_ASK,
-            ttft_limit_s=max(pass_seconds(SEVENTY, 1024, 0)),
-            tpot_limit_s=max(pass_seconds(SEVENTY, 1, 1274)),
-        ),
-        given(
-            "a hair above a lone user's step",
-            **_ASK,
-            ttft_limit_s=0.5,
-            tpot_limit_s=max(pass_seconds(SEVENTY, 1, 1274)) + 30e-6,
-        ),
-        given(
-            "a hair below a lone user's step",
-            **_ASK,
-            ttft_limit_s=0.5,
-            tpot_limit_s=max(pass_seconds(SEVENTY, 1, 1274)) - 1e-6,
-        ),
-        given(
-            "a prompt of 20 tokens reads the weights all the same",
-            deployment=EIGHT,
-            n_prompt=20,
-            n_output=10,
-            ttft_limit_s=0.002,
-            tpot_limit_s=0.1,
-        ),
-    ),
-    draw=_draw_obstacle,
-    n_draws=16,
-    wrong={
-        "memory is looked at last: nothing runs that does not fit": _obstacle(
-            order=("ttft", "tpot", "memory")
-        ),
-        "tpot before ttft": _obstacle(order=("memory", "tpot", "ttft")),
-        "the weights alone must fit: one whole sequence must too": _obstacle(
-            fits=lambda d, p, o: cache_room_bytes(d) > 0
-        ),
-        "the prompt alone must fit: its answer is kept as well": _obstacle(
-            fits=lambda d, p, o: sequences_that_fit(d, p) >= 1
-        ),
-        "ttft from a decode step: the prefill gives the first token": _obstacle(
-            ttft=lambda d, p, o: max(pass_seconds(d, 1, p))
-        ),
-        "ttft from computing alone: a short prompt reads the weights too": _obstacle(
-            ttft=lambda d, p, o: pass_seconds(d, p, 0)[1]
-        ),
-        "tpot with others' prefills: a lone user waits for none": _obstacle(
-            tpot=lambda d, p, o: steady_tpot_s(d, p, o, 1)
-        ),
-        "tpot at the end of the answer: the mean context is asked": _obstacle(
-            tpot=lambda d, p, o: max(pass_seconds(d, 1, p + o))
-        ),
-        "exactly the limit is refused: it is allowed": _obstacle(over=lambda t, limit: t >= limit),
-        "limits in milliseconds: they are in seconds": _obstacle(
-            over=lambda t, limit: 1e3 * t > limit
-        ),
-        'the text "none" where nothing stops it: return None': _obstacle(none="none"),
-        "memory is not looked at": _obstacle(order=("ttft", "tpot")),
-        "the first token's limit is not looked at": _obstacle(order=("memory", "tpot")),
-    },
-    right={
-        "all three, then the first": _obstacle(),
-        "nested": lambda deployment, n_prompt, n_output, ttft_limit_s, tpot_limit_s: (
-            (
-                (
-                    None
-                    if max(pass_seconds(deployment, 1, n_prompt + n_output // 2)) <= tpot_limit_s
-                    else "tpot"
-                )
-                if max(pass_seconds(deployment, n_prompt, 0)) <= ttft_limit_s
-                else "ttft"
-            )
-            if sequences_that_fit(deployment, n_prompt + n_output)
-            else "memory"
-        ),
-    },
-)
-
 # ---- choose_offer ------------------------------------------------------------------------------
 
 
 def offer(name: str, users: int, usd: float, obstacle: str | None = None) -> dict[str, Any]:
-    return {"name": name, "users": users, "usd_per_hour": usd, "obstacle": obstacle}
+    return {"name": name, "users": users, "usd_per_hour": float(usd), "obstacle": obstacle}
 
 
 def _draw_offers(rng: np.random.Generator) -> Inputs:
@@ -313,12 +140,16 @@ def _draw_offers(rng: np.random.Generator) -> Inputs:
 
 def _drive(answer: Callable, inputs: Inputs) -> Any:
     """The bill; or, refused, whether the text names each offer with its obstacle."""
-    offers = [dict(o) for o in inputs["offers"]]
+    reasons = {o["name"]: o["obstacle"] or "users" for o in inputs["offers"]}
     try:
-        return answer(offers, inputs["n_users"])
+        return answer(inputs["offers"], inputs["n_users"])
     except ValueError as error:
-        said = str(error)
-        named = [o["name"] in said and (o["obstacle"] or "users") in said for o in inputs["offers"]]
+        # what stands from an offer's name to the next name is said of that offer
+        parts = re.split(f"({'|'.join(map(re.escape, reasons))})", str(error))
+        said = list(zip(parts[1::2], parts[2::2], strict=True))
+        named = [
+            any(n == name and why in text for n, text in said) for name, why in reasons.items()
+        ]
         return {"refused": True, "named": named}
 
 
@@ -349,6 +180,17 @@ def _choose(
 
 def _refuse_shortly(offers: Any) -> Any:
     raise ValueError("nothing will do")
+
+
+def _refuse_in_a_heap(offers: Any) -> Any:
+    names = ", ".join(o["name"] for o in offers)
+    raise ValueError(f"none of {names} will do: memory, ttft, tpot or users")
+
+
+def _by_price_of_a_user(offers: Any, n_users: int) -> Any:
+    able = [o for o in offers if o["obstacle"] is None and o["users"] > 0]
+    best = min(able, key=lambda o: o["usd_per_hour"] / o["users"], default=None)
+    return choose_offer([best] if best else offers, n_users)
 
 
 AB = [offer("a", 60, 10), offer("b", 35, 7)]
@@ -412,7 +254,7 @@ CHOOSE = Exercise(
         given("one user", offers=AB, n_users=1),
     ),
     draw=_draw_offers,
-    n_draws=12,
+    n_draws=40,
     wrong={
         "the cheapest copy: several may be needed": _choose(key=lambda usd, n: (usd / n, n)),
         "rounded down: the last users need a copy too": _choose(
@@ -435,6 +277,11 @@ CHOOSE = Exercise(
         "None where nothing will do: refuse, and say why": _choose(nothing=lambda offers: None),
         "the refusal does not name the offers and their obstacles": _choose(
             nothing=_refuse_shortly
+        ),
+        "the refusal does not say which obstacle is whose": _choose(nothing=_refuse_in_a_heap),
+        "the cheapest by user: copies are whole": _by_price_of_a_user,
+        "rounded to the nearest: half a copy is a whole one more": _choose(
+            copies=lambda n, users: max(1, round(n / users))
         ),
         "only one copy of an offer may be bought": _choose(copies=lambda n, users: 1),
     },

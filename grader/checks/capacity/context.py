@@ -176,6 +176,9 @@ CONTEXT = Exercise(
         "the tokens of all sequences together: each one's context is asked": _context(
             lambda d, s, limit: min(limit, s * max_context(d, s, limit))
         ),
+        "at least one token: where nothing fits the answer is 0": _context(
+            lambda d, s, limit: max(1, max_context(d, s, limit))
+        ),
         "limit is ignored": _context(lambda d, s, limit: max_context(d, s, 10**12)),
         "one full-length KV formula: MLA keeps a latent, windows end": _context(
             lambda d, s, limit: _search(
@@ -220,6 +223,7 @@ def _needed(
     sizes: Callable[[Any, int], Any] = lambda c, largest: tensor_parallel_sizes(c, largest),
     fits: Callable[[Any, int, int], bool] = lambda d, n, s: sequences_that_fit(d, n, 1) >= s,
     least: Callable[[Any], int] = lambda found: found,
+    alone: Callable[[Any], float] = lambda d: d.memory_bytes,
 ) -> Callable:
     def needed(deployment, n_tokens, n_sequences, largest=64):
         d = deployment
@@ -233,7 +237,7 @@ def _needed(
             None,
         )
         return {
-            "weights": to(weights / d.memory_bytes),
+            "weights": to(weights / alone(d)),
             "with_cache": to((weights + kv) / d.memory_bytes),
             "with_headroom": to((weights + kv) / offered(d)),
             "usable": least(found),
@@ -305,10 +309,31 @@ DEVICES = Exercise(
             n_sequences=10,
         ),
         given(
+            "10 sequences of 32 tokens fill one device exactly",
+            deployment=Deployment(
+                WINDOWED, 1, 2 * WINDOWED.n_params + cache_bytes(WINDOWED, 32, 10), 1e12, 1e14
+            ),
+            n_tokens=32,
+            n_sequences=10,
+        ),
+        given(
             "30 % headroom and 1 GB of overhead",
             deployment=Deployment.on(H100, LLAMA_8B, 1, headroom=0.3, overhead_bytes=1e9),
             n_tokens=8192,
             n_sequences=40,
+        ),
+        given(
+            "20 % headroom and 10 GB of overhead: weights alone know neither",
+            deployment=Deployment.on(H100, LLAMA_70B, 1, headroom=0.2, overhead_bytes=10e9),
+            n_tokens=8000,
+            n_sequences=9,
+        ),
+        given(
+            "no more than 2 to be had",
+            deployment=FOUR_LONG,
+            n_tokens=32_768,
+            n_sequences=4,
+            largest=2,
         ),
         given(
             "no number of devices will do",
@@ -348,6 +373,16 @@ DEVICES = Exercise(
         "rounded to the nearest": _needed(to=round),
         "headroom and overhead are ignored": _needed(offered=lambda d: d.memory_bytes),
         "the overhead is forgotten": _needed(offered=lambda d: d.memory_bytes * (1 - d.headroom)),
+        "headroom of what the overhead leaves: it is a share of the whole memory": _needed(
+            offered=lambda d: (d.memory_bytes - d.overhead_bytes) * (1 - d.headroom)
+        ),
+        "the weights alone beside the headroom: that reading takes memory_bytes": _needed(
+            alone=usable
+        ),
+        "largest is ignored": _needed(sizes=lambda c, largest: tensor_parallel_sizes(c, 64)),
+        "more than n_sequences must fit: exactly as many are enough": _needed(
+            fits=lambda d, n, s: sequences_that_fit(d, n, 1) > s
+        ),
         "one sequence only": _needed(
             cache=lambda d, n, s: cache_bytes(d.config, n, 1, d.bytes_per_number),
             fits=lambda d, n, s: sequences_that_fit(d, n, 1) >= 1,

@@ -381,6 +381,9 @@ FIT = Exercise(
                 d.bytes_per_number,
             )
         ),
+        "page_size is ignored: not every page has 16 tokens": _fit(
+            per_device, lambda n, p: -(-n // 16) * 16
+        ),
         "the bytes of one token, not of one sequence": _fit(lambda d, n: per_device(d, 1)),
     },
     right={

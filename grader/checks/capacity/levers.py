@@ -13,6 +13,7 @@ from grader.checks.capacity.lesson import LESSON
 from grader.exercise import Exercise, Inputs, given
 from inferlab.capacity import cache_room_bytes, pass_seconds, sequences_that_fit
 from inferlab.planner import lever_gain, speculation_gain
+from inferlab.speculative import speedup
 
 # ---- lever_gain --------------------------------------------------------------------------------
 
@@ -57,6 +58,12 @@ def _gain(
         }
 
     return gain
+
+
+def _refuse_none_after(before, after, n_tokens, n_sequences):
+    if sequences_that_fit(after, n_tokens) == 0:
+        raise ValueError("nothing fits after")
+    return lever_gain(before, after, n_tokens, n_sequences)
 
 
 def _bytes_ratio(a: Any, b: Any) -> float:
@@ -116,6 +123,13 @@ LEVER = Exercise(
             n_sequences=900,
         ),
         given(
+            "four devices made one: nothing fits after",
+            before=SEVENTY,
+            after=replace(SEVENTY, n_devices=1),
+            n_tokens=1500,
+            n_sequences=10,
+        ),
+        given(
             "nothing fits before",
             before=replace(SEVENTY, n_devices=1),
             after=replace(SEVENTY, n_devices=1, bytes_per_weight=0.5),
@@ -124,6 +138,7 @@ LEVER = Exercise(
         ),
     ),
     draw=_draw_lever,
+    n_draws=24,
     wrong={
         "the ratio of the bytes, for both: half the bytes is not twice the gain": _gain(
             users=lambda a, b, n: _bytes_ratio(a, b), speed=lambda a, b, n, s: _bytes_ratio(a, b)
@@ -159,6 +174,16 @@ LEVER = Exercise(
         ),
         "the gain in per cent of before: 1.5 times is asked as 1.5": _gain(
             users=lambda a, b, n: _users_ratio(a, b, n) - 1
+        ),
+        "refused where nothing fits after: that is 0 times as many users": _refuse_none_after,
+        "reading and computing of a step are added: the longer of them counts": _gain(
+            speed=lambda a, b, n, s: sum(pass_seconds(a, 1, n, s)) / sum(pass_seconds(b, 1, n, s))
+        ),
+        "pages of one token: the pages have 16": _gain(
+            users=lambda a, b, n: sequences_that_fit(b, n, 1) / sequences_that_fit(a, n, 1)
+        ),
+        "rounded down to whole times": _gain(
+            users=lambda a, b, n: float(_users_ratio(a, b, n) // 1)
         ),
         "infinite where nothing fitted before: refuse that": (
             lambda before, after, n_tokens, n_sequences: (
@@ -306,6 +331,26 @@ SPECULATION = Exercise(
             tokens=lambda a, gamma: (1 - a ** (gamma + 1)) / (1 - a)
         ),
         "one sequence's passes: n_sequences is ignored": _speculation(batch=lambda s: 1),
+        "verifying in seconds: it is a ratio, to a decode step": (
+            lambda deployment, n_tokens, n_sequences, acceptance, gamma, draft_cost: speedup(
+                acceptance,
+                gamma,
+                draft_cost,
+                max(pass_seconds(deployment, gamma + 1, n_tokens, n_sequences)),
+            )
+        ),
+        "verifying as gamma + 1 steps: it is one pass": _speculation(
+            cost=lambda v, gamma, c: gamma + 1 + gamma * c
+        ),
+        "never below 1: at a large batch speculation slows the server down": (
+            lambda deployment, n_tokens, n_sequences, acceptance, gamma, draft_cost: max(
+                1.0,
+                speculation_gain(deployment, n_tokens, n_sequences, acceptance, gamma, draft_cost),
+            )
+        ),
+        "a draft token costs a share of verifying: draft_cost is of a decode step": _speculation(
+            cost=lambda v, gamma, c: v * (1 + gamma * c)
+        ),
         "the draft pays gamma + 1 times": _speculation(
             cost=lambda v, gamma, c: v + (gamma + 1) * c
         ),

@@ -192,6 +192,22 @@ PASS = Exercise(
         "the experts of one token: many tokens touch more of them": _pass(
             weights=lambda d, new, s: _weights(d, 1, 1)
         ),
+        "the experts that one sequence's tokens take: n_sequences * n_new tokens run": _pass(
+            weights=lambda d, new, s: _weights(d, new, 1)
+        ),
+        "the experts of one token a sequence: n_sequences * n_new tokens run": _pass(
+            weights=lambda d, new, s: _weights(d, 1, s)
+        ),
+        "efficiency of the bandwidth alone: it is one of the peak too": _pass(
+            peak=lambda d: d.peak_flops_per_s
+        ),
+        "efficiency of the peak alone: it is one of the bandwidth too": _pass(
+            bandwidth=lambda d: d.bandwidth_bytes_per_s
+        ),
+        "logits of every new token: forward_flops(config, n_new, n_cached) has the last's": _pass(
+            flops=lambda d, new, t, s: sum(_flops(d, 1, t + i, s) for i in range(new))
+        ),
+        "the longer of the two: both are asked": _pass(out=max),
         "the cache at bytes_per_weight": _pass(
             cache=lambda d, t, s: _cache(d, t, s) / d.bytes_per_number * d.bytes_per_weight
         ),
@@ -309,7 +325,7 @@ ALL_REDUCE = Exercise(
         "the weights' bytes: activations are sent, the weights stay": _talk(
             lambda d, n, link, b: d.config.n_params * d.bytes_per_weight / link
         ),
-        "the link is shared out over the devices: each has its own": _talk(
+        "N times too much: a device sends 2 (N - 1) / N of each sum, over a link of its own": _talk(
             lambda d, n, link, b: all_reduce_seconds(d, n, link, b) * d.n_devices
         ),
     },

@@ -128,6 +128,14 @@ STEADY = Exercise(
             n_sequences=9,
         ),
         given(
+            "short prompts, short answers, overlapped: prompts cost their computing alone",
+            deployment=EIGHT,
+            n_prompt=30,
+            n_output=3,
+            n_sequences=9,
+            overlap=True,
+        ),
+        given(
             "one user, overlapped",
             deployment=EIGHT,
             n_prompt=700,
@@ -173,6 +181,16 @@ STEADY = Exercise(
         ),
         "with overlap the prefills hide wholly: their computing does not vanish": _tpot(
             mixed=lambda step, prefill, r: max(*step, r * prefill[1])
+        ),
+        "with overlap the longer of a prefill's two: only its computing is paid for": _tpot(
+            mixed=lambda step, prefill, r: max(step[0], step[1] + r * max(prefill))
+        ),
+        "in turns, the sums of reading and of computing: each pass takes its own longer": _tpot(
+            serial=lambda step, prefill, r: max(step[0] + r * prefill[0], step[1] + r * prefill[1])
+        ),
+        "whole prefills a step: on average it is a fraction": _tpot(rate=lambda o, s: s // (o - 1)),
+        "the leaver is not counted: n_sequences prefills, not one fewer": _tpot(
+            rate=lambda o, s: (s - 1) / (o - 1)
         ),
         "n_output 1 is not refused: one token has no decode step": (
             lambda deployment, n_prompt, n_output, n_sequences, overlap=False: (
@@ -311,6 +329,7 @@ USERS = Exercise(
         ),
     ),
     draw=_draw_users,
+    n_draws=8,
     wrong={
         "from memory alone: the time per token has a limit too": _users(
             tpot=lambda d, p, o, n, overlap: 0.0
@@ -321,6 +340,12 @@ USERS = Exercise(
         ),
         "one too many: the first that is over the limit": _users(out=lambda n: n + 1),
         "one too few: exactly the limit is allowed": _users(out=lambda n: max(0, n - 1)),
+        "always overlapped": _users(
+            tpot=lambda d, p, o, n, overlap: steady_tpot_s(d, p, o, n, True)
+        ),
+        "proportional to one user: the weights are read once for all": _users(
+            tpot=lambda d, p, o, n, overlap: n * steady_tpot_s(d, p, o, 1, overlap)
+        ),
         "overlap is ignored": _users(tpot=lambda d, p, o, n, overlap: steady_tpot_s(d, p, o, n)),
         "the prompt alone must fit: its answer is kept as well": _users(
             fits=lambda d, p, o: sequences_that_fit(d, p)
