@@ -166,7 +166,7 @@ def devices_needed(
     - "weights": the fewest whose memory_bytes together hold all weights
     - "with_cache": the weights and cache_bytes(config, n_tokens, n_sequences, bytes_per_number)
     - "with_headroom": the same two, where a device offers memory_bytes * (1 - headroom) -
-      overhead_bytes
+      overhead_bytes; None where that is nothing
     - "usable": the fewest of tensor_parallel_sizes(config, largest) with which n_sequences fit:
       sequences_that_fit of a deployment with that many; None where no number will do
     dataclasses.replace(deployment, n_devices=n) gives the same deployment on n devices.
@@ -186,7 +186,7 @@ def devices_needed(
     return {
         "weights": math.ceil(weights / memory),
         "with_cache": math.ceil(both / memory),
-        "with_headroom": math.ceil(both / offered),
+        "with_headroom": math.ceil(both / offered) if offered > 0 else None,
         "usable": next(fitting, None),
     }
 

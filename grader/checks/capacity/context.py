@@ -224,10 +224,12 @@ def _needed(
     fits: Callable[[Any, int, int], bool] = lambda d, n, s: sequences_that_fit(d, n, 1) >= s,
     least: Callable[[Any], int] = lambda found: found,
     alone: Callable[[Any], float] = lambda d: d.memory_bytes,
+    nothing: Callable[[float], Any] = lambda devices: None,
 ) -> Callable:
     def needed(deployment, n_tokens, n_sequences, largest=64):
         d = deployment
         weights, kv = config_bytes(d), cache(d, n_tokens, n_sequences)
+        beside = (weights + kv) / offered(d)
         found = next(
             (
                 n
@@ -239,7 +241,7 @@ def _needed(
         return {
             "weights": to(weights / alone(d)),
             "with_cache": to((weights + kv) / d.memory_bytes),
-            "with_headroom": to((weights + kv) / offered(d)),
+            "with_headroom": to(beside) if beside > 0 else nothing(beside),
             "usable": least(found),
         }
 
@@ -329,6 +331,12 @@ DEVICES = Exercise(
             n_sequences=9,
         ),
         given(
+            "the overhead leaves nothing of a device",
+            deployment=replace(FOUR_LONG, overhead_bytes=75e9),
+            n_tokens=32_768,
+            n_sequences=4,
+        ),
+        given(
             "no more than 2 to be had",
             deployment=FOUR_LONG,
             n_tokens=32_768,
@@ -378,6 +386,9 @@ DEVICES = Exercise(
         ),
         "the weights alone beside the headroom: that reading takes memory_bytes": _needed(
             alone=usable
+        ),
+        "devices that offer less than nothing, a negative number of them: None": _needed(
+            nothing=math.ceil
         ),
         "largest is ignored": _needed(sizes=lambda c, largest: tensor_parallel_sizes(c, 64)),
         "more than n_sequences must fit: exactly as many are enough": _needed(
