@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: small models, and the real one."""
+"""Fixtures that several test files share: the real model, and the process that forks students."""
 
 import os
 import sys
@@ -12,30 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from grader.isolated.students import Isolation, Zygote
-from inferlab.config import ModelConfig
 from inferlab.fetch import FetchFailed, NotFetched, fetch, fetched_path
 from inferlab.model import Model, load_model
-from inferlab.weights import random_weights
 from sandbox import walls
 
 # As far as this computer lets student code be kept in; what needs more says NOT TESTED.
 os.environ.setdefault("INFERLAB_ISOLATION", walls.level()[0])
-
-TINY = {
-    "gqa": ModelConfig(2, 32, 4, 2, 8, 48, 67, 64, 1e4, 1e-5, True, 1, (2,)),
-    "mha, untied": ModelConfig(3, 24, 3, 3, 8, 40, 50, 64, 5e5, 1e-6, False, 1, (2,)),
-    "mqa, d_head != d_model / n_heads": ModelConfig(2, 20, 6, 1, 10, 33, 41, 64, 1e5),
-}
-
-
-def tiny_model(kind: str = "gqa", dtype: type = np.float64, seed: int = 0) -> Model:
-    """A random model of a few thousand numbers."""
-    config = TINY[kind]
-    return Model(config, random_weights(config, np.random.default_rng(seed), dtype))
 
 
 @pytest.fixture(autouse=True)

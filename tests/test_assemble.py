@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import tiny_model
+from drawn_models import tiny_model
 
 from grader import assemble, registry
 from grader.lab import read_notebook

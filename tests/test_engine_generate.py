@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 from test_engine_tokenizer import gguf_fields
 
 from inferlab import device, engines, generate

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

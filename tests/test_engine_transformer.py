@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 
 from inferlab import operators
 from inferlab.config import ModelConfig

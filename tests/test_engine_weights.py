@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 from test_engine_tokenizer import gguf_fields
 
 from inferlab.config import InvalidModelFile, UnsupportedModel

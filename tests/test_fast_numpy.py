@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 
 from inferlab import fast_numpy, fast_step
 from inferlab.arena import Arena, arena_bytes

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 
 from inferlab import team
 from inferlab.fast_numpy import FastModel

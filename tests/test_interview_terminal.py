@@ -165,6 +165,12 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "my home"
 
 
+def _so_that_ctrl_c_interrupts() -> None:
+    """As in a terminal of one's own, also where these tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """The command in a pseudo-terminal: waits for a text, types a line."""
 
@@ -178,7 +184,7 @@ class Terminal:
             stderr=slave,
             env={**os.environ, "TERM": term},
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that ^C interrupts it
+            preexec_fn=_so_that_ctrl_c_interrupts,
         )
         os.close(slave)
         self.text = ""

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import tiny_model
+from drawn_models import tiny_model
 
 from inferlab import operators as ops
 from inferlab.attention import self_attention

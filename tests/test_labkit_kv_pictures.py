@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import tiny_model
+from drawn_models import tiny_model
 from figure_words import require_apart, require_readable, words_of
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 from lesson_text import prose, stated_numbers
 
 from grader import registry

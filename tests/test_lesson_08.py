@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
 from lesson_text import stated_numbers

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import tiny_model
+from drawn_models import tiny_model
 
 from grader import cli
 from inferlab import bench as benching

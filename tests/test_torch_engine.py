@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, tiny_model
+from drawn_models import TINY, tiny_model
 
 from inferlab.config import MlaConfig, ModelConfig, RopeScaling, UnsupportedModel
 from inferlab.generate import Stop, generate_uncached, stream_tokens

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import TINY
+from drawn_models import TINY
 
 from inferlab.config import ModelConfig, RopeScaling
 from inferlab.fast_step import KEYS, scores_of_row

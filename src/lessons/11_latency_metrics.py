@@ -782,7 +782,7 @@ answers.check("lm_q_mm1")
 answers.ask("lm_q_promise")
 
 # %% answer="lm_q_promise"
-answers["lm_q_promise"] = "15.003"
+answers["lm_q_promise"] = "15.003 req/s"
 
 # %% answer_check="lm_q_promise"
 answers.check("lm_q_promise")
@@ -791,7 +791,7 @@ answers.check("lm_q_promise")
 answers.ask("lm_q_goodput")
 
 # %% answer="lm_q_goodput"
-answers["lm_q_goodput"] = "7.725"
+answers["lm_q_goodput"] = "7.725 req/s"
 
 # %% answer_check="lm_q_goodput"
 answers.check("lm_q_goodput")
