@@ -194,9 +194,8 @@ def said(node: ast.AST) -> str:
 def survivors(exercise: Exercise) -> tuple[int, list[str]]:
     """How many mutants there are, and what was changed in those that pass."""
     n, alive = 0, []
-    unnamed = mock.patch.object(
-        judge, "diagnose", return_value=""
-    )  # what it is called is not asked
+    # What a wrong answer is called is not asked, and takes most of the time.
+    unnamed = mock.patch.object(judge, "diagnose", return_value="")
     with unnamed, mock.patch.object(judge, "TIME_LIMIT_S", SECONDS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for what, answer in mutants(exercise):

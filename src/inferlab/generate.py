@@ -131,7 +131,7 @@ class ModelParts:
         c, T = self.config, x.shape[1]
         S = k.shape[2] + T
         angles, visible = position_angles(np.arange(S - T, S), c), visible_keys(T, S, c)
-        kept = _OneLayer(k, v)
+        kept = OneLayer(k, v)
         x = decoder_block(x, self._weights.layers[layer], c, angles, visible, kept, layer)
         return x, kept.k, kept.v
 
@@ -141,7 +141,7 @@ class ModelParts:
         return project(rms_norm(x[:, -1:], w.final_gain, self.config.norm_eps), w.head)[0, 0]
 
 
-class _OneLayer:
+class OneLayer:
     """What decoder_block needs of a cache, for one layer, with joined arrays in place of slots."""
 
     def __init__(self, k: np.ndarray, v: np.ndarray) -> None:

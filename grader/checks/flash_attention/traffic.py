@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
+from grader.checks.forward_pass.quiz import n_visible
 from grader.counting import CountedMemory
 from grader.exercise import Exercise, Inputs, given
 from inferlab.flash import (
@@ -29,11 +30,6 @@ def _scores(change: Callable[[int, int, int, int, int], Any]) -> Callable:
         return change(T, S, n_heads, n_sequences, bytes_per_number)
 
     return answer
-
-
-def _visible(T: int, S: int) -> int:
-    """Scores that the causal mask leaves."""
-    return T * (S - T) + T * (T + 1) // 2
 
 
 def _draw_scores(rng: np.random.Generator) -> Inputs:
@@ -84,7 +80,7 @@ SCORE_BYTES = Exercise(
         ),
         "counts numbers, not bytes": _scores(lambda T, S, h, n, b: n * h * T * S),
         "only what the mask leaves: scores that it will hide are computed and held as well": (
-            _scores(lambda T, S, h, n, b: n * h * _visible(T, S) * b)
+            _scores(lambda T, S, h, n, b: n * h * n_visible(T, S) * b)
         ),
         "half of it: scores that the causal mask will hide are computed and held as well": _scores(
             lambda T, S, h, n, b: n * h * T * S * b // 2
@@ -185,7 +181,7 @@ STANDARD = Exercise(
             rows=lambda T, S, d: 2 * (T + S) * d + 4 * T * (T - S)
         ),
         "only what the mask leaves: hidden scores are written and read as well": _standard(
-            rows=lambda T, S, d: 2 * (T + S) * d - 4 * (T * S - _visible(T, S))
+            rows=lambda T, S, d: 2 * (T + S) * d - 4 * (T * S - n_visible(T, S))
         ),
         "n_heads is forgotten": lambda T, S, d_head, n_heads=1, bytes_per_number=2: (
             standard_traffic_bytes(T, S, d_head, 1, bytes_per_number)
