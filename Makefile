@@ -55,7 +55,7 @@ test: env
 
 mutants: env
 	@echo "== inferlab: which wrong answers pass the checks?"
-	@PYTHONPATH=tests $(PY) tests/mutants.py $(ARGS)
+	@PYTHONPATH=tests/helpers $(PY) -m tools.mutants $(ARGS)
 
 build: env
 	@echo "== inferlab: building solutions/ and notebooks/"
@@ -69,7 +69,7 @@ lint: env
 
 train-tiny: env
 	@echo "== inferlab: training the small models of data/tiny; interrupt it and it goes on later"
-	@$(PY) -m data.tiny.train $(ARGS)
+	@$(PY) -m tools.tiny_models.train $(ARGS)
 
 bench: env
 	@echo "== inferlab: fetching the model that is measured"
@@ -81,7 +81,7 @@ serve: env
 	@$(PY) -m grader.cli serve --model tiny-target $(ARGS)
 
 site: env
-	@$(PY) -m docs.book $(ARGS)
+	@$(PY) -m tools.book $(ARGS)
 
 # guidellm in an environment of its own: it pins other versions than the course does.
 bench-serve: env
@@ -145,4 +145,4 @@ lock: check-python
 clean:
 	@echo "== inferlab: deleting $(VENV) and caches; work/ stays"
 	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache test-artifacts docs/_build *.egg-info
-	@find src grader tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src grader tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,7 +4,7 @@
 `make build`. Submissions, grades and feedback get nbgrader's usual folders beside them.
 """
 
-from grader.nbgrader_steps import STUB, grading_steps, release_steps, sanitize_steps
+from grader.classroom.nbgrader_steps import STUB, grading_steps, release_steps, sanitize_steps
 from grader.safe_pages import formgrader
 
 c = get_config()  # noqa: F821 (the loader of this file provides it)

@@ -32,11 +32,11 @@ from nbformat.v4 import new_code_cell
 from tqdm import tqdm
 
 from benchmarks.machine import describe
-from grader.isolated.notebook import is_check
-from grader.paste import BEGIN, END
+from grader.judging.isolated.notebook import is_check
+from grader.notebooks.paste import BEGIN, END
 from inferlab.data import ROOT
-from labkit.device import n_cores
 from labkit.files import write_whole
+from labkit.measure.device import n_cores
 
 LESSON = "01_roofline"
 N_EXERCISES = 3

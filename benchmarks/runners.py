@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.plan import Variant
-from inferlab.kv_cache import generate_cached
+from inferlab.generate import generate_cached
 from inferlab.model import Model, load_model
 
 HF_LAYER = {
@@ -40,7 +40,7 @@ def absent(variant: Variant, model_name: str) -> str | None:
 
 def gguf_path(model_name: str) -> Any:
     """The file behind a model's name."""
-    from inferlab.fetch import MODEL_NAMES, fetched_path
+    from inferlab.checkpoints.fetch import MODEL_NAMES, fetched_path
 
     return fetched_path(model_name) if model_name in MODEL_NAMES else model_name
 
@@ -89,14 +89,14 @@ class Engine:
 
     def lookup(self, prompt: Sequence[int], n_new: int) -> tuple[list[int], float]:
         """Tokens with prompt lookup, and the share of drafted tokens that was accepted."""
-        from inferlab.speculate_lookup import LookupStats, generate_lookup
+        from inferlab.prompt_lookup import LookupStats, generate_lookup
 
         stats = LookupStats()
         return generate_lookup(self.model, prompt, n_new, stats=stats), stats.acceptance
 
 
 def _fast(model: Model, _: str) -> Engine:
-    from inferlab.fast_numpy import FastModel
+    from inferlab.engines.fast_numpy.model import FastModel
 
     fast = FastModel.of(model)
     return Engine(fast, fast.weight_bytes)
@@ -106,13 +106,13 @@ class TorchEngine(Engine):
     """The engine on PyTorch."""
 
     def __init__(self, model: Model, dtype: str) -> None:
-        from inferlab.torch_engine import TorchModel
+        from inferlab.engines.pytorch.model import TorchModel
 
         engine = TorchModel.from_model(model, device="cpu", dtype=dtype)
         super().__init__(engine, engine.step_bytes)
 
     def generate_batch(self, prompts: Sequence[Sequence[int]], n_new: int) -> list[list[int]]:
-        from inferlab.torch_engine import generate_batch
+        from inferlab.engines.pytorch.model import generate_batch
 
         return generate_batch(self.model, prompts, n_new)
 

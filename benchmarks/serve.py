@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe
-from inferlab import load_guidellm
-from inferlab.load_client import load, summary
 from inferlab.model import load_model
+from inferlab.serve import load_guidellm
+from inferlab.serve.load_client import load, summary
 from inferlab.serve.process import running_server
 from labkit.files import write_whole
-from labkit.load_test import random_prompts
+from labkit.measure.load_test import random_prompts
 
 FIGURES = ("ttft_s", "itl_s", "e2e_s")
 AGREE = 0.2

@@ -1,7 +1,7 @@
 """The autograder. A notebook imports its verbs from here."""
 
 import inferlab  # noqa: F401  first: it sets how long NumPy's threads wait busily
-from grader.desk import (
+from grader.learner.desk import (
     Answers,
     CheckFailed,
     check,
@@ -13,7 +13,7 @@ from grader.desk import (
     ready,
     solution,
 )
-from grader.progress import progress
+from grader.learner.progress import progress
 
 __all__ = [
     "Answers",

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line as argparse sees it."""
-    from inferlab import speculate_cli
+    from inferlab.commands import speculate as speculate_cli
     from labkit.interview import command as interview
 
     top = argparse.ArgumentParser(
@@ -163,13 +163,13 @@ def _engine_options(sub: argparse.ArgumentParser, dtype: str, several: bool = Fa
 
 def work_folder(args: argparse.Namespace, root: Path | None = None) -> Path:
     """The learner's copy: --work, or work/ in the course."""
-    from grader import lab
+    from grader.learner import lab
 
     return args.work or (root or lab.course_root()) / "work"
 
 
 def run_lab(args: argparse.Namespace) -> int:
-    from grader import lab
+    from grader.learner import lab
 
     root = lab.course_root()
     work = work_folder(args, root)
@@ -177,14 +177,14 @@ def run_lab(args: argparse.Namespace) -> int:
 
 
 def run_progress(args: argparse.Namespace) -> int:
-    from grader.progress import text
+    from grader.learner.progress import text
 
     print(text(args.lesson))
     return 0
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    from grader import lab
+    from grader.learner import lab
     from labkit import store
 
     root = lab.course_root()
@@ -198,7 +198,7 @@ def run_reset(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    from grader import headless, lab
+    from grader.learner import headless, lab
 
     root = lab.course_root()
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(root))
@@ -214,7 +214,7 @@ def run_check(args: argparse.Namespace) -> int:
 
 def _judged_ids(lesson: str) -> tuple[str, ...]:
     """Ids of a lesson's exercises and of the questions of its knowledge check."""
-    from grader import registry
+    from grader.judging import registry
 
     exercises = tuple(exercise.id for exercise in registry.exercises(lesson))
     return exercises + tuple(question.id for question in registry.questions(lesson))
@@ -224,28 +224,28 @@ def run_doctor(args: argparse.Namespace) -> int:
     if args.notebook is None:
         if args.fix:
             raise ValueError("--fix repairs a notebook: inferlab doctor NOTEBOOK --fix")
-        from grader import doctor
+        from grader.learner import doctor
 
         return doctor.main()
-    from grader import repair
+    from grader.notebooks import repair
 
     return repair.main(args.notebook, args.fix)
 
 
 def run_fetch(args: argparse.Namespace) -> int:
-    from inferlab.fetch import run_fetch as fetch
+    from inferlab.checkpoints.fetch import run_fetch as fetch
 
     return fetch(args)
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    from inferlab.generate_command import run_generate as generate
+    from inferlab.commands.generate import run_generate as generate
 
     return generate(args)
 
 
 def run_assemble(args: argparse.Namespace) -> int:
-    from grader import assemble
+    from grader.learner import assemble
 
     print(assemble.table(assemble.read_parts(work_folder(args))))
     return 0
@@ -253,7 +253,7 @@ def run_assemble(args: argparse.Namespace) -> int:
 
 def own_parts(args: argparse.Namespace) -> dict[str, str]:
     """With --mine: put the learner's parts into the engine. -> exercise -> whose part"""
-    from grader import assemble
+    from grader.learner import assemble
 
     if not args.mine:
         return {}
@@ -265,7 +265,7 @@ def own_parts(args: argparse.Namespace) -> dict[str, str]:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    from inferlab.serve.command import run_serve as serve
+    from inferlab.commands.serve import run_serve as serve
 
     return serve(args, own_parts(args))
 
@@ -277,7 +277,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def run_explore(args: argparse.Namespace) -> int:
-    from grader import lab
+    from grader.learner import lab
     from labkit.explorer.server import run
 
     lesson = args.lesson and lab.find_lesson(args.lesson, lab.released_lessons(lab.course_root()))
@@ -285,9 +285,10 @@ def run_explore(args: argparse.Namespace) -> int:
 
 
 def run_bench(args: argparse.Namespace) -> int:
-    from inferlab.bench import bench
-    from inferlab.engines import load_engine
-    from labkit import bench_figure, timing
+    from inferlab.commands.bench import bench
+    from inferlab.engines.choose import load_engine
+    from labkit.figures import bench as bench_figure
+    from labkit.measure import timing
 
     try:
         batches = [int(n) for n in args.batch.split(",")]
@@ -331,18 +332,18 @@ def run_export(args: argparse.Namespace) -> int:
 
 
 def run_drill(args: argparse.Namespace) -> int:
-    from grader import registry
+    from grader.judging import registry
     from labkit.interview import command
 
     if args.sheet is not None:
-        from grader import interview_sheet
+        from grader.classroom import interview_sheet
 
         return interview_sheet.main(args)
     return command.run(args, registry.questions(), registry.predictions())
 
 
 def run_build(args: argparse.Namespace) -> int:
-    from grader import build
+    from grader.notebooks import build
 
     return build.main([])
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.isolated.students import Isolation, Zygote
-from inferlab.fetch import FetchFailed, NotFetched, fetch, fetched_path
+from grader.judging.isolated.students import Isolation, Zygote
+from inferlab.checkpoints.fetch import FetchFailed, NotFetched, fetch, fetched_path
 from inferlab.model import Model, load_model
 from sandbox import walls
 

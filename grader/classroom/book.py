@@ -16,9 +16,9 @@ import nbformat
 from nbgrader.api import Gradebook, MissingEntry, Student
 from nbgrader.preprocessors import AssignLatePenalties, SaveCells
 
-from grader import lab
 from grader.classroom.course import Course
 from grader.classroom.record import Record
+from grader.learner import lab
 
 
 def ensure_lesson(course: Course, gradebook: Gradebook, lesson: str) -> None:

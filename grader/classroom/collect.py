@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from grader import lab
 from grader.classroom.files import Entry, Refused, walk
 from grader.classroom.names import (
     Place,
@@ -22,9 +21,10 @@ from grader.classroom.names import (
     without_zip,
 )
 from grader.classroom.reading import NotANotebook, read_bytes
-from grader.merge import Notebook
-from grader.recognise import shared
-from grader.repair import n_written
+from grader.learner import lab
+from grader.notebooks.merge import Notebook
+from grader.notebooks.recognise import shared
+from grader.notebooks.repair import n_written
 
 MAX_CANDIDATES = 20  # notebooks of one student that are looked into
 

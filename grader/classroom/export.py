@@ -90,9 +90,9 @@ EXPORTERS: dict[str, type[ExportPlugin]] = {
 
 def main(args: argparse.Namespace) -> int:
     """Write the file and say where it is."""
-    from grader import lab
     from grader.classroom.course import Course
     from grader.classroom.grade import course_folder
+    from grader.learner import lab
 
     course = Course(args.course or course_folder())
     released = lab.released_lessons(course.root)

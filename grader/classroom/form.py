@@ -12,8 +12,8 @@ from typing import Any
 import nbformat
 from nbformat.v4.rwbase import rejoin_lines
 
-from grader.merge import Cell, Notebook, defined_names
-from grader.problem import Problem
+from grader.notebooks.merge import Cell, Notebook, defined_names
+from grader.notebooks.problem import Problem
 
 MAX_CELLS = 1_500  # a lesson has about 150
 MAX_CODE = 2_000_000  # characters; a lesson has about 50,000

@@ -46,9 +46,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
-    from grader import lab
     from grader.classroom import course as courses
     from grader.classroom import judging
+    from grader.learner import lab
 
     course = courses.Course(root)
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(course.root))
@@ -88,7 +88,7 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
 
 def course_folder() -> Path:
     """The folder that the command runs in, if it is a course; else the one inferlab lies in."""
-    from grader import lab
+    from grader.learner import lab
 
     here = Path.cwd()
     return here if (here / "nbgrader_config.py").is_file() else lab.course_root()

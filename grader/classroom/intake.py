@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from grader import lab
 from grader.classroom.reading import NotANotebook, read_bytes
-from grader.merge import Notebook
-from grader.problem import Problem
-from grader.recognise import most_shared, shared
-from grader.repair import repair
+from grader.learner import lab
+from grader.notebooks.merge import Notebook
+from grader.notebooks.problem import Problem
+from grader.notebooks.recognise import most_shared, shared
+from grader.notebooks.repair import repair
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A hand-in that is ready to be judged, or why it cannot be.
 
-    notebook: None exactly where reason is "not a notebook" or "missing" (grader.isolated.notebook's
-    REASONS); problems: what was mended, in plain words; text: what a person reads beside the
-    reason; sha256: of the bytes handed in, "" where there are none.
+    notebook: None exactly where reason is "not a notebook" or "missing" (REASONS of
+    grader.judging.isolated.notebook); problems: what was mended, in plain words; text: what a
+    person reads beside the reason; sha256: of the bytes handed in, "" where there are none.
     """
 
     notebook: Notebook | None

@@ -21,12 +21,13 @@ from nbformat.v4.rwbase import rejoin_lines
 from nbgrader import utils
 from threadpoolctl import threadpool_limits
 
-from grader import lab, registry
 from grader.classroom.intake import prepare
-from grader.isolated import step
-from grader.isolated.notebook import Result, checks, grade_id, is_check, under_judgement
-from grader.isolated.students import Zygote
-from grader.judge import hidden_seed
+from grader.judging import registry
+from grader.judging.isolated import step
+from grader.judging.isolated.notebook import Result, checks, grade_id, is_check, under_judgement
+from grader.judging.isolated.students import Zygote
+from grader.judging.judge import hidden_seed
+from grader.learner import lab
 from sandbox.zygote import by_value, errors
 
 

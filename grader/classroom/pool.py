@@ -16,8 +16,8 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grader.isolated.students import Isolation, OwnFault, Zygote, floor_reached
-from labkit.device import n_cores
+from grader.judging.isolated.students import Isolation, OwnFault, Zygote, floor_reached
+from labkit.measure.device import n_cores
 
 if TYPE_CHECKING:
     from grader.classroom.judging import Judged, Task

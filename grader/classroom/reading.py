@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from grader.classroom.form import NotANotebook, well_formed
-from grader.merge import Notebook, parsed
-from grader.problem import Problem
+from grader.notebooks.merge import Notebook, parsed
+from grader.notebooks.problem import Problem
 
 __all__ = ["MAX_BYTES", "NotANotebook", "read_bytes"]
 

@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from grader import lab
-from grader.isolated.notebook import Result
-from grader.judge import hidden_seed
+from grader.judging.isolated.notebook import Result
+from grader.judging.judge import hidden_seed
+from grader.learner import lab
 from inferlab.data import ROOT
 from labkit.files import write_whole
 

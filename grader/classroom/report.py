@@ -15,13 +15,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from grader import lab
 from grader.classroom.course import Course
 from grader.classroom.grade import course_folder
 from grader.classroom.record import Record, read_record
 from grader.classroom.similar import Pair, pairs, written_code
-from grader.merge import text
-from labkit import figures
+from grader.learner import lab
+from grader.notebooks.merge import text
+from labkit.figures import show as figures
 from labkit.files import write_whole
 
 NEVER = "These pairs share code that few others wrote. Read both: it is no proof of anything."

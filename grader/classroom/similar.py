@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from copydetect import CodeFingerprint, compare_files
 
-from grader.merge import Notebook, text
+from grader.notebooks.merge import Notebook, text
 
 N_GRAM = 25  # characters of code, with names blanked: shorter agreements are noise
 WINDOW = 20

@@ -24,8 +24,8 @@ from nbformat import NotebookNode
 from nbgrader.server_extensions import formgrader
 from traitlets import Bool, List, Unicode
 
-from grader.isolated.notebook import is_check
-from grader.release import given_text
+from grader.judging.isolated.notebook import is_check
+from grader.notebooks.release import given_text
 from grader.safe_pages.maths import typeset
 from grader.safe_pages.notebook import make_safe
 from grader.safe_pages.sanitize import safe_html, safe_terminal

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlab.config import ModelConfig
-from inferlab.cost import step_bound_s
+from inferlab.roofline import step_bound_s
 
 
 def decode_speeds(

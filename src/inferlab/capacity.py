@@ -17,8 +17,8 @@ from typing import Any
 
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params, device_rates, forward_flops
 from inferlab.moe_sizes import touched_experts
+from inferlab.roofline import body_params, device_rates, forward_flops
 
 
 @dataclass(frozen=True)

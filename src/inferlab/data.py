@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from inferlab.config import MlaConfig, ModelConfig
+from inferlab.config import ModelConfig
+from inferlab.sizes import MlaConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 """The course's own folder."""

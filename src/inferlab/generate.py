@@ -31,8 +31,8 @@ from inferlab.transformer import check_tokens, decoder_block, position_angles, v
 
 if TYPE_CHECKING:
     from inferlab.config import ModelConfig
-    from inferlab.fast_numpy import FastModel
-    from inferlab.torch_engine import TorchModel
+    from inferlab.engines.fast_numpy.model import FastModel
+    from inferlab.engines.pytorch.model import TorchModel
     from inferlab.weights import LayerWeights
 
 Kept = list[tuple[np.ndarray, np.ndarray]]
@@ -60,6 +60,28 @@ def generate_uncached(model: Model, prompt: Sequence[int], n_new: int) -> list[i
 
 
 # ---- one pass on top of what is kept -----------------------------------------------------------
+
+
+def generate_cached(model: Model, prompt: Sequence[int], n_new: int) -> list[int]:
+    """Greedy generation with a cache: the prompt is run once, then one token a step.
+
+    model.new_cache() gives an empty cache. model.next_logits(tokens, cache) runs `tokens` on top
+    of what the cache holds, stores their keys and values in it, and returns the logits
+    (vocab_size,) that follow the last of them. Greedy: the next token is the index of the
+    largest logit.
+
+    prompt: at least one token id; n_new >= 1 -> the n_new generated ids, without the prompt
+    The model must run exactly len(prompt) + n_new - 1 tokens: the prompt gives the first new
+    token, and nobody needs what would follow the last one.
+    """
+    cache = model.new_cache()
+    new_tokens: list[int] = []
+    tokens_to_run: Sequence[int] = prompt
+    while len(new_tokens) < n_new:
+        logits = model.next_logits(tokens_to_run, cache)
+        new_tokens.append(int(np.argmax(logits)))
+        tokens_to_run = new_tokens[-1:]
+    return new_tokens
 
 
 def attend_with_past(

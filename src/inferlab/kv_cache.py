@@ -17,7 +17,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from inferlab.config import ModelConfig
-    from inferlab.model import Model
 
 
 class AttentionLayer:
@@ -242,28 +241,6 @@ class SlidingWindowCache:
         first = max(0, self.n_seen - self.window)
         slots = np.arange(first, self.n_seen) % self.window
         return self.keys[:, slots], self.values[:, slots]
-
-
-def generate_cached(model: Model, prompt: Sequence[int], n_new: int) -> list[int]:
-    """Greedy generation with a cache: the prompt is run once, then one token a step.
-
-    model.new_cache() gives an empty cache. model.next_logits(tokens, cache) runs `tokens` on top
-    of what the cache holds, stores their keys and values in it, and returns the logits
-    (vocab_size,) that follow the last of them. Greedy: the next token is the index of the
-    largest logit.
-
-    prompt: at least one token id; n_new >= 1 -> the n_new generated ids, without the prompt
-    The model must run exactly len(prompt) + n_new - 1 tokens: the prompt gives the first new
-    token, and nobody needs what would follow the last one.
-    """
-    cache = model.new_cache()
-    new_tokens: list[int] = []
-    tokens_to_run: Sequence[int] = prompt
-    while len(new_tokens) < n_new:
-        logits = model.next_logits(tokens_to_run, cache)
-        new_tokens.append(int(np.argmax(logits)))
-        tokens_to_run = new_tokens[-1:]
-    return new_tokens
 
 
 def kv_bytes_per_token(config: ModelConfig, bytes_per_number: int = 2) -> int:

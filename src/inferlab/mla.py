@@ -18,7 +18,7 @@ import math
 import numpy as np
 
 from inferlab.attention import Cache
-from inferlab.config import MlaConfig, ModelConfig
+from inferlab.config import ModelConfig
 from inferlab.operators import (
     attention,
     merge_heads,
@@ -28,6 +28,7 @@ from inferlab.operators import (
     softmax,
     split_heads,
 )
+from inferlab.sizes import MlaConfig
 from inferlab.weights import LayerWeights, present
 
 LATENT_NORM_EPS = 1e-6

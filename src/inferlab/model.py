@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferlab.config import InvalidModelFile, ModelConfig, require_runnable
-from inferlab.hf_folder import load_hf_weights
+from inferlab.checkpoints.hf_folder import load_hf_weights
+from inferlab.checkpoints.read_config import read_config
+from inferlab.config import ModelConfig
 from inferlab.kv_cache import KVCache
 from inferlab.mla import LatentCache
 from inferlab.paged_forward import Chunk, paged_forward
 from inferlab.paging import PagePool
+from inferlab.sizes import InvalidModelFile, require_runnable
 from inferlab.transformer import forward
 from inferlab.weights import Weights
 
@@ -91,7 +93,7 @@ def load_model(name_or_path: str | PathLike[str] = "smollm2") -> Model:
     fetch it), InvalidModelFile for a wrong or damaged file, UnsupportedModel for another
     architecture; the last two are ValueErrors.
     """
-    from inferlab.fetch import MODEL_NAMES, fetched_path
+    from inferlab.checkpoints.fetch import MODEL_NAMES, fetched_path
 
     if isinstance(name_or_path, str) and name_or_path in MODEL_NAMES:
         return load_gguf_model(fetched_path(name_or_path))
@@ -126,7 +128,7 @@ def tiny_model_folder(name: str) -> Path:
 
 def load_gguf_model(path: Path) -> Model:
     """Load weights, sizes and tokenizer from one GGUF file."""
-    from inferlab.gguf_file import load_gguf
+    from inferlab.checkpoints.gguf_file import load_gguf
     from inferlab.tokenizer import Tokenizer
 
     config, weights, metadata = load_gguf(path)
@@ -139,7 +141,7 @@ def load_hf_model(folder: Path) -> Model:
     """Load config.json, *.safetensors and tokenizer.json of one folder."""
     from inferlab.tokenizer import Tokenizer
 
-    config = ModelConfig.from_hf_config(folder)
+    config = read_config(folder)
     require_runnable(config)
     file = folder / "tokenizer.json"
     tokenizer = Tokenizer.from_file(file, config.eos_ids) if file.exists() else None

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from inferlab.config import RopeScaling
+from inferlab.sizes import RopeScaling
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

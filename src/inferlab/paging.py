@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from inferlab.config import ModelConfig, UnsupportedModel
+from inferlab.config import ModelConfig
 from inferlab.operators import attention
+from inferlab.sizes import UnsupportedModel
 
 
 class OutOfPages(RuntimeError):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inferlab.config import MlaConfig, ModelConfig
+from inferlab.sizes import MlaConfig
+from inferlab.sizes import (
+    ModelSizes as ModelConfig,  # the same fields; it counts by these functions
+)
 
 
 def attention_params(config: ModelConfig) -> int:

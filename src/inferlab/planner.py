@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlab.capacity import Deployment, pass_seconds, sequences_that_fit
-from inferlab.speculative import speedup
+from inferlab.speculative_sampling import speedup
 
 
 def lever_gain(

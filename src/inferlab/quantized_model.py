@@ -15,7 +15,7 @@ import numpy as np
 from inferlab.attention import self_attention
 from inferlab.model import Model
 from inferlab.operators import causal_mask, project, rms_norm, swiglu
-from inferlab.quantize import dequantize, quantize_absmax
+from inferlab.quantization import dequantize, quantize_absmax
 from inferlab.transformer import position_angles
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from inferlab.config import InvalidModelFile, UnsupportedModel
+from inferlab.sizes import InvalidModelFile, UnsupportedModel
 
 SMOLLM_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 """What SmolLM2-Instruct's own chat template says first when a conversation has no system turn."""

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from inferlab.config import InvalidModelFile, ModelConfig, require_runnable
+from inferlab.config import ModelConfig
+from inferlab.sizes import InvalidModelFile, require_runnable
 
 Value = TypeVar("Value")
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from inferlab.metrics import RequestTrace
-from inferlab.serving import ServingEngine
+from inferlab.latency_metrics import RequestTrace
+from inferlab.serve.engine import ServingEngine
 
 Numbers = Sequence[float] | np.ndarray
 

@@ -18,9 +18,9 @@ from inferlab.capacity import (
     tensor_parallel_sizes,
     users_within,
 )
+from inferlab.checkpoints.hf_stored import Stored, read_stored
 from inferlab.config import ModelConfig
 from inferlab.data import ROOT, load_devices
-from inferlab.hf_stored import Stored, read_stored
 from inferlab.moe_sizes import total_and_active_params
 from inferlab.planner import cost_per_million_tokens, first_obstacle
 from labkit.plan_options import Workload
@@ -99,7 +99,7 @@ def _row(d: Deployment, workload: Workload, parts: Parts, usd: float | None) -> 
 
 def run_plan(args: argparse.Namespace) -> int:
     """Print what the model is and what each deployment serves. -> 1 where none serves anybody"""
-    from labkit.capacity_figures import plan_table
+    from labkit.figures.capacity import plan_table
 
     kept = ROOT / "data" / "configs" / f"{args.config}.json"
     stored = read_stored(kept if kept.is_file() else args.config)

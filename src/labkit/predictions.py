@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from labkit import store, units
-from labkit.device import grading
 from labkit.display import in_kernel, inline_html, put, table
+from labkit.measure.device import grading
 
 Answer = float | str
 

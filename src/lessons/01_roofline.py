@@ -36,15 +36,18 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from inferlab.checkpoints.read_config import read_config
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params
+from inferlab.roofline import body_params
 from inferlab.data import load_config, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_cache_bytes
-from labkit import roofline_figures, timing
-from labkit.device import describe, grading, not_measured, pick
+from labkit.figures import roofline as roofline_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_quantity, format_seconds
 
 # %% [markdown]
@@ -123,7 +126,7 @@ roofline_figures.product(n_rows=3, d_in=4, d_out=5)
 # data sheets count the same way.
 
 # %% exercise="matmul_flops"
-from inferlab.cost import matmul_flops
+from inferlab.roofline import matmul_flops
 
 # %% check="matmul_flops"
 check("matmul_flops")
@@ -149,7 +152,7 @@ check("matmul_flops")
 # all, 94 bytes. With 8-bit weights the 20 take one byte each: 74.
 
 # %% exercise="matmul_bytes"
-from inferlab.cost import matmul_bytes
+from inferlab.roofline import matmul_bytes
 
 # %% check="matmul_bytes"
 check("matmul_bytes")
@@ -166,7 +169,7 @@ check("matmul_bytes")
 # *Worked example.* 120 FLOPs for 94 bytes: 1.28 FLOP/byte.
 
 # %% exercise="matmul_intensity"
-from inferlab.cost import matmul_intensity
+from inferlab.roofline import matmul_intensity
 
 # %% check="matmul_intensity"
 check("matmul_intensity")
@@ -207,7 +210,7 @@ print({key: record[key] for key in ("name", "memory_gb", "bandwidth_gb_s", "peak
 # it is a `ValueError`.
 
 # %% exercise="device_rates"
-from inferlab.cost import device_rates
+from inferlab.roofline import device_rates
 
 # %% check="device_rates"
 check("device_rates")
@@ -224,7 +227,7 @@ check("device_rates")
 # FLOP/byte. One row in bf16 has an intensity of 1, so it uses 1/333 of the peak: 0.3 %.
 
 # %% exercise="ridge_point"
-from inferlab.cost import ridge_point
+from inferlab.roofline import ridge_point
 
 # %% check="ridge_point"
 check("ridge_point")
@@ -242,7 +245,7 @@ check("ridge_point")
 # peak of 1,000 and no more.
 
 # %% exercise="attainable_flops_per_s"
-from inferlab.cost import attainable_flops_per_s
+from inferlab.roofline import attainable_flops_per_s
 
 # %% check="attainable_flops_per_s"
 check("attainable_flops_per_s")
@@ -386,7 +389,7 @@ if ready("attention_params", "mlp_params", "dense_params"):
 # costs 4 · 32 layers · 32 heads · 128 = 524,288 more. With 8,192 keys that is 4.29 billion: 29 % on top.
 
 # %% exercise="token_flops"
-from inferlab.cost import token_flops
+from inferlab.roofline import token_flops
 
 # %% check="token_flops"
 check("token_flops")
@@ -425,7 +428,7 @@ if ready("token_flops", "dense_params"):
 # second alone for the head.
 
 # %% exercise="forward_flops"
-from inferlab.cost import forward_flops
+from inferlab.roofline import forward_flops
 
 # %% check="forward_flops"
 check("forward_flops")
@@ -458,7 +461,7 @@ if ready("forward_flops"):
 # 15.01 GB of weights and 0.26 GB of cache, 15.27 GB in all.
 
 # %% exercise="step_bytes"
-from inferlab.cost import step_bytes
+from inferlab.roofline import step_bytes
 
 # %% check="step_bytes"
 check("step_bytes")
@@ -476,7 +479,7 @@ check("step_bytes")
 # or 221 tokens a second at the very most.
 
 # %% exercise="step_bound_s"
-from inferlab.cost import step_bound_s
+from inferlab.roofline import step_bound_s
 
 # %% check="step_bound_s"
 check("step_bound_s")
@@ -552,7 +555,7 @@ if ready("step_bytes", "forward_flops", "device_rates"):
 # ridge too: back to the same number.)
 
 # %% exercise="compute_bound_batch"
-from inferlab.cost import compute_bound_batch
+from inferlab.roofline import compute_bound_batch
 
 # %% check="compute_bound_batch"
 check("compute_bound_batch")
@@ -744,7 +747,7 @@ print({key: raw[key] for key in ("hidden_size", "intermediate_size", "num_hidden
 # %%
 if ready("attention_params", "mlp_params", "dense_params", "step_bound_s", "device_rates"):
     for name in ("llama-3-8b", "qwen2.5-7b", "qwen3-0.6b", "smollm2-135m"):
-        config = ModelConfig.from_hf_config(load_config(name))
+        config = read_config(load_config(name))
         n_params = dense_params(config)
         print(f"{name}: {n_params:,} parameters, {format_bytes(2 * n_params)} in bf16")
         for device_name in ("h100-sxm", "rtx-4090", "laptop-cpu"):

@@ -35,7 +35,8 @@ import math
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.attention import Cache
 from inferlab.components import component_bytes, component_flops, component_params
 from inferlab.config import ModelConfig
@@ -43,11 +44,12 @@ from inferlab.data import load_config, model_preset
 from inferlab.operators import project
 from inferlab.transformer import check_tokens
 from inferlab.weights import LayerWeights, Weights
-from labkit import forward_figures, timing
-from labkit.device import describe, grading, not_measured, pick, torch_module
-from labkit.diverge import calls, first_divergence
-from labkit.models import trained_model
-from labkit.part_times import REST, component_times
+from labkit.figures import forward_pass as forward_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured, pick, torch_module
+from labkit.measure.diverge import calls, first_divergence
+from labkit.measure.models import trained_model
+from labkit.measure.part_times import REST, component_times
 
 # %% [markdown]
 # ## 1. Why it matters

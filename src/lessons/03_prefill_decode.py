@@ -33,9 +33,10 @@ from time import perf_counter
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params, forward_flops, step_bound_s
+from inferlab.roofline import body_params, forward_flops, step_bound_s
 from inferlab.data import load_config, model_preset
 from inferlab.generate import Kept, ModelParts
 from inferlab.kv_cache import kv_cache_bytes
@@ -51,9 +52,10 @@ from inferlab.operators import (
 )
 from inferlab.tokenizer import StreamDecoder
 from inferlab.weights import LayerWeights, random_weights
-from labkit import phase_figures, timing
-from labkit.device import describe, grading, not_measured
-from labkit.models import trained_model
+from labkit.figures import prefill_decode as phase_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
 H100 = (3.35e12, 989.4e12)  # bytes/s, and FLOP/s in bf16 (dense: without the sparsity of brochures)
@@ -281,7 +283,7 @@ check("chunked_prefill")
 # The third new token is chosen and never run.
 
 # %% exercise="phase_flops"
-from inferlab.phases import phase_flops
+from inferlab.prefill_decode import phase_flops
 
 # %% check="phase_flops"
 check("phase_flops")
@@ -311,7 +313,7 @@ confront("pd_flops_ratio")
 # 17.18 GB: the weights are shared, the past is not.
 
 # %% exercise="pass_read_bytes"
-from inferlab.phases import pass_read_bytes
+from inferlab.prefill_decode import pass_read_bytes
 
 # %% check="pass_read_bytes"
 check("pass_read_bytes")
@@ -330,7 +332,7 @@ check("pass_read_bytes")
 # With 16 users it does 32 FLOPs with the same 2 bytes: about 16. A prompt of 2,000: about 2,000.
 
 # %% exercise="pass_intensity"
-from inferlab.phases import pass_intensity
+from inferlab.prefill_decode import pass_intensity
 
 # %% check="pass_intensity"
 check("pass_intensity")
@@ -383,7 +385,7 @@ if ready("pass_intensity"):
 # device computes 4.433 TFLOP. 315 tokens need less, 316 need more: 316.
 
 # %% exercise="prefill_knee"
-from inferlab.phases import prefill_knee
+from inferlab.prefill_decode import prefill_knee
 
 # %% check="prefill_knee"
 check("prefill_knee")
@@ -400,7 +402,7 @@ check("prefill_knee")
 # tokens: computing 28.97 TFLOP takes 29.28 ms, reading still 4.48: 29.28 ms.
 
 # %% exercise="ttft_bound_s"
-from inferlab.phases import ttft_bound_s
+from inferlab.prefill_decode import ttft_bound_s
 
 # %% check="ttft_bound_s"
 check("ttft_bound_s")
@@ -416,7 +418,7 @@ check("ttft_bound_s")
 # read 15,271,460,864 and 15,271,591,936 bytes: 4.559 ms each.
 
 # %% exercise="tpot_bound_s"
-from inferlab.phases import tpot_bound_s
+from inferlab.prefill_decode import tpot_bound_s
 
 # %% check="tpot_bound_s"
 check("tpot_bound_s")
@@ -447,7 +449,7 @@ confront("pd_time_ratio")
 # not defined.
 
 # %% exercise="end_to_end_s"
-from inferlab.phases import end_to_end_s
+from inferlab.prefill_decode import end_to_end_s
 
 # %% check="end_to_end_s"
 check("end_to_end_s")
@@ -462,7 +464,7 @@ check("end_to_end_s")
 # 0.130 / 0.365 = 0.36, although it has 99.4 % of the tokens.
 
 # %% exercise="prefill_share"
-from inferlab.phases import prefill_share
+from inferlab.prefill_decode import prefill_share
 
 # %% check="prefill_share"
 check("prefill_share")
@@ -603,13 +605,13 @@ if model and ready("prefill_knee", *NEEDED):
 
 # %%
 if model and not grading():
-    from labkit.device import pick
+    from labkit.measure.device import pick
 
     device = pick()
     if device == "cpu":
         not_measured("the two speeds of a GPU need a CUDA or MPS device")
     else:
-        from inferlab.engines import load_engine
+        from inferlab.engines.choose import load_engine
 
         engine = load_engine("smollm2", "torch", device, "float16")
         for n in (16, 128, 512, 2048):

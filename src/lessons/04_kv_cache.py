@@ -32,16 +32,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.config import ModelConfig
-from inferlab.cost import forward_flops, step_bound_s
+from inferlab.roofline import forward_flops, step_bound_s
 from inferlab.data import load_models, model_preset
 from inferlab.kv_cache import AttentionLayer, key_drift
 from inferlab.model import Model
-from labkit import kv_figures, kv_pictures, timing
-from labkit.device import describe, grading, not_measured
+from labkit.figures import kv_cache as kv_figures
+from labkit.figures import kv_cache_pictures as kv_pictures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
 # %% [markdown]
@@ -265,7 +268,7 @@ check("SlidingWindowCache")
 kv_pictures.generation_timeline(n_prompt=5, n_new=3)
 
 # %% exercise="generate_cached"
-from inferlab.kv_cache import generate_cached
+from inferlab.generate import generate_cached
 
 # %% check="generate_cached"
 check("generate_cached")
@@ -461,7 +464,7 @@ if model and ready("kv_cache_bytes"):
 
 # %%
 if not grading():
-    from labkit.device import pick
+    from labkit.measure.device import pick
 
     device = pick()
     for n in (64, 256, 1024):

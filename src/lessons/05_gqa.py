@@ -36,8 +36,9 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
-from grader.counting import CountedMemory
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
+from inferlab.counted_memory import CountedMemory
 from inferlab.attention import ArrayMemory, Memory
 from inferlab.config import ModelConfig
 from inferlab.data import load_config, load_devices, load_models, model_preset
@@ -50,10 +51,13 @@ from inferlab.operators import (
     softmax,
     split_heads,
 )
-from labkit import gqa_figures, gqa_measure, kv_pictures, timing
-from labkit.device import describe, grading, not_measured
+from labkit.figures import gqa as gqa_figures
+from labkit.measure import gqa as gqa_measure
+from labkit.figures import kv_cache_pictures as kv_pictures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
 # %% [markdown]
@@ -532,7 +536,7 @@ if not grading() and ready("grouped_attention", "repeat_kv", "layer_cache_number
 
 # %%
 if not grading():
-    from labkit.device import pick
+    from labkit.measure.device import pick
 
     device = pick()
     for n_kv_heads in (32, 8, 1):

@@ -36,14 +36,17 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
-from grader.counting import CountedMemory, traced_peak
-from inferlab.flash import Memory, Partial, on_chip_numbers
-from inferlab.kv_cache import generate_cached
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
+from inferlab.counted_memory import CountedMemory, traced_peak
+from inferlab.flash_attention import Memory, Partial, on_chip_numbers
+from inferlab.generate import generate_cached
 from inferlab.operators import attention, causal_mask
-from labkit import flash_figures, flash_measure, timing
-from labkit.device import describe, grading, not_measured, pick
-from labkit.models import trained_model
+from labkit.figures import flash_attention as flash_figures
+from labkit.measure import flash_attention as flash_measure
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured, pick
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 
 # %% [markdown]
@@ -106,7 +109,7 @@ predict("fa_memory")
 # It is prefill that hurts.
 
 # %% exercise="score_matrix_bytes"
-from inferlab.flash import score_matrix_bytes
+from inferlab.flash_attention import score_matrix_bytes
 
 # %% check="score_matrix_bytes"
 check("score_matrix_bytes")
@@ -128,7 +131,7 @@ confront("fa_scores")
 # 82 numbers.
 
 # %% exercise="standard_traffic_bytes"
-from inferlab.flash import standard_traffic_bytes
+from inferlab.flash_attention import standard_traffic_bytes
 
 # %% check="standard_traffic_bytes"
 check("standard_traffic_bytes")
@@ -158,7 +161,7 @@ check("standard_traffic_bytes")
 # too. Subtract 0 in its place, and each $e^{-\infty}$ is 0, which is right.
 
 # %% exercise="online_normalizer"
-from inferlab.flash import online_normalizer
+from inferlab.flash_attention import online_normalizer
 
 # %% check="online_normalizer"
 check("online_normalizer")
@@ -195,7 +198,7 @@ if ready("online_normalizer"):
 # 2.135, `acc` `[0.812, 4]`.
 
 # %% exercise="online_update"
-from inferlab.flash import online_update
+from inferlab.flash_attention import online_update
 
 # %% check="online_update"
 check("online_update")
@@ -225,13 +228,13 @@ flash_figures.tile_map(7, 20, block_q=3, block_k=6)
 # blocks are needed, the fourth is skipped.
 
 # %% exercise="n_key_blocks"
-from inferlab.flash import n_key_blocks
+from inferlab.flash_attention import n_key_blocks
 
 # %% check="n_key_blocks"
 check("n_key_blocks")
 
 # %% exercise="count_tiles"
-from inferlab.flash import count_tiles
+from inferlab.flash_attention import count_tiles
 
 # %% check="count_tiles"
 check("count_tiles")
@@ -270,7 +273,7 @@ if ready("count_tiles"):
 # held at once: a few tiles, wherever the context ends.
 
 # %% exercise="tiled_attention"
-from inferlab.flash import tiled_attention
+from inferlab.flash_attention import tiled_attention
 
 # %% check="tiled_attention"
 check("tiled_attention")
@@ -306,7 +309,7 @@ confront("fa_exact")
 # 160 bytes.
 
 # %% exercise="flash_traffic_bytes"
-from inferlab.flash import flash_traffic_bytes
+from inferlab.flash_attention import flash_traffic_bytes
 
 # %% check="flash_traffic_bytes"
 check("flash_traffic_bytes")
@@ -337,7 +340,7 @@ confront("fa_double")
 # as matrix units work on 16 rows at a time, 80.
 
 # %% exercise="largest_block_q"
-from inferlab.flash import largest_block_q
+from inferlab.flash_attention import largest_block_q
 
 # %% check="largest_block_q"
 check("largest_block_q")
@@ -390,7 +393,7 @@ if ready("tiled_attention", "flash_traffic_bytes", "largest_block_q", "standard_
 # *Worked example.* Two keys with scores 0 and 0 and values 1 and 3: output 2, lse $\log 2 = 0.693$.
 
 # %% exercise="partial_attention"
-from inferlab.flash import partial_attention
+from inferlab.flash_attention import partial_attention
 
 # %% check="partial_attention"
 check("partial_attention")
@@ -409,7 +412,7 @@ check("partial_attention")
 # 3.5. The plain average would be 5. A part without keys has weight 0, that is lse $-\infty$.
 
 # %% exercise="merge_partials"
-from inferlab.flash import merge_partials
+from inferlab.flash_attention import merge_partials
 
 # %% check="merge_partials"
 check("merge_partials")
@@ -421,7 +424,7 @@ check("merge_partials")
 # each of them wrote (*cascade attention*).
 
 # %% exercise="split_kv_decode"
-from inferlab.flash import split_kv_decode
+from inferlab.flash_attention import split_kv_decode
 
 # %% check="split_kv_decode"
 check("split_kv_decode")
@@ -569,7 +572,7 @@ if not grading():
 # %% [markdown]
 # ### An extra: your loop as a GPU kernel
 #
-# `inferlab/flash_triton.py` is `tiled_attention` once more, in Triton, a Python dialect that is compiled
+# `inferlab/kernels/flash_attention.py` is `tiled_attention` once more, in Triton, a Python dialect that is compiled
 # for GPUs. The two outer loops have become the grid of programs that run at once; the inner loop reads
 # as yours does. It needs the package `triton` (Linux) and is not graded.
 
@@ -584,7 +587,7 @@ if not grading():
     else:
         import torch
 
-        from inferlab.flash_triton import flash_attention
+        from inferlab.kernels.flash_attention import flash_attention
 
         q, k, v = torch.randn(3, 8, 4096, 64, device="cuda", dtype=torch.float16)
         run = timing.measure(lambda: flash_attention(q, k, v), device="cuda", torch=torch)

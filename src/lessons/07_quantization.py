@@ -39,12 +39,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
-from grader.counting import CountedMemory
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
+from inferlab.counted_memory import CountedMemory
 from inferlab.data import model_preset
 from inferlab.fp8 import FORMATS
 from inferlab.kv_cache import kv_cache_bytes
-from inferlab.quantize import expected_largest, matrix_with_outliers
+from inferlab.quantization import expected_largest, matrix_with_outliers
 from inferlab.quantized_model import (
     calibration_inputs,
     kl_divergence,
@@ -52,10 +53,11 @@ from inferlab.quantized_model import (
     perplexity,
     with_changed_weights,
 )
-from labkit import quant_figures, timing
-from labkit.device import describe, grading, not_measured
+from labkit.figures import quantization as quant_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes
 
 # %% [markdown]
@@ -115,7 +117,7 @@ predict("qz_decode_speed")
 # by: its scale is 1.
 
 # %% exercise="quantize_absmax"
-from inferlab.quantize import quantize_absmax
+from inferlab.quantization import quantize_absmax
 
 # %% check="quantize_absmax"
 check("quantize_absmax")
@@ -129,7 +131,7 @@ check("quantize_absmax")
 # *Worked example.* Code 3, scale 0.5: 1.5. Code 3, scale 0.5, zero point 128: 0.5 · (3 − 128) = −62.5.
 
 # %% exercise="dequantize"
-from inferlab.quantize import dequantize
+from inferlab.quantization import dequantize
 
 # %% check="dequantize"
 check("dequantize")
@@ -161,7 +163,7 @@ quant_figures.shared_step(few, steps)
 # error is 3, the size √(9 + 16 + 10,000) = 100.1: 3 %. By rows: 3/5 = 60 %, and 0 %.
 
 # %% exercise="relative_error"
-from inferlab.quantize import relative_error
+from inferlab.quantization import relative_error
 
 # %% check="relative_error"
 check("relative_error")
@@ -202,7 +204,7 @@ confront("qz_zero_share")
 # 6.02 dB.
 
 # %% exercise="expected_error"
-from inferlab.quantize import expected_error
+from inferlab.quantization import expected_error
 
 # %% check="expected_error"
 check("expected_error")
@@ -242,7 +244,7 @@ if ready("quantize_absmax", "dequantize", "relative_error", "expected_error"):
 # `[0, 51, 255]`. Symmetric, the scale would be 4/127 = 0.0315, steps 1.6 times as long.
 
 # %% exercise="quantize_asymmetric"
-from inferlab.quantize import quantize_asymmetric
+from inferlab.quantization import quantize_asymmetric
 
 # %% check="quantize_asymmetric"
 check("quantize_asymmetric")
@@ -259,7 +261,7 @@ check("quantize_asymmetric")
 # With one scale for all, 20/7, the first two codes would be 0 and 1.
 
 # %% exercise="quantize_groups"
-from inferlab.quantize import quantize_groups
+from inferlab.quantization import quantize_groups
 
 # %% check="quantize_groups"
 check("quantize_groups")
@@ -283,13 +285,13 @@ quant_figures.nibble_layout([1, -8, 7, -1])
 # number `i` of 32 in the low half and number `16 + i` in the high half of byte `i`.
 
 # %% exercise="pack_nibbles"
-from inferlab.quantize import pack_nibbles
+from inferlab.quantization import pack_nibbles
 
 # %% check="pack_nibbles"
 check("pack_nibbles")
 
 # %% exercise="unpack_nibbles"
-from inferlab.quantize import unpack_nibbles
+from inferlab.quantization import unpack_nibbles
 
 # %% check="unpack_nibbles"
 check("unpack_nibbles")
@@ -305,7 +307,7 @@ check("unpack_nibbles")
 # 4.125 GB, 3 % more than half a byte each; with 4-bit zero points 4.15625 GB.
 
 # %% exercise="quantized_bytes"
-from inferlab.quantize import quantized_bytes
+from inferlab.quantization import quantized_bytes
 
 # %% check="quantized_bytes"
 check("quantized_bytes")
@@ -347,7 +349,7 @@ confront("qz_int4_bytes")
 # parts are added. That is the price of groups.
 
 # %% exercise="matmul_packed"
-from inferlab.quantize import matmul_packed
+from inferlab.quantization import matmul_packed
 
 # %% check="matmul_packed"
 check("matmul_packed")
@@ -388,7 +390,7 @@ if ready("matmul_packed", "quantize_groups", "pack_nibbles"):
 # fit at the least.
 
 # %% exercise="matmul_int8"
-from inferlab.quantize import matmul_int8
+from inferlab.quantization import matmul_int8
 
 # %% check="matmul_int8"
 check("matmul_int8")
@@ -464,7 +466,7 @@ check("QuantizedKVCache")
 # maxima are 8.
 
 # %% exercise="migrate_outliers"
-from inferlab.quantize import migrate_outliers
+from inferlab.quantization import migrate_outliers
 
 # %% check="migrate_outliers"
 check("migrate_outliers")
@@ -488,7 +490,7 @@ check("migrate_outliers")
 # would be something else that helps.
 
 # %% exercise="search_scales"
-from inferlab.quantize import search_scales
+from inferlab.quantization import search_scales
 
 # %% check="search_scales"
 check("search_scales")
@@ -733,9 +735,9 @@ if model and ready("QuantizedKVCache"):
 
 # %%
 if model and ready("quantized_bytes"):
-    from inferlab.cost import body_params
+    from inferlab.roofline import body_params
     from inferlab.quantized_model import first_layers
-    from inferlab.torch_engine import TorchModel
+    from inferlab.engines.pytorch.model import TorchModel
 
     short = first_layers(model, 10)  # of 30: four engines are built in a third of the time
     body, head = body_params(short.config), short.config.d_model * short.config.vocab_size
@@ -857,8 +859,8 @@ explore("07")
 if model:
     from collections import Counter
 
-    from inferlab.fetch import fetched_path
-    from inferlab.gguf_read import BLOCK_TYPES, read_gguf
+    from inferlab.checkpoints.fetch import fetched_path
+    from inferlab.checkpoints.gguf_read import BLOCK_TYPES, read_gguf
 
     _, tensors = read_gguf(fetched_path("smollm2"))
     stored: Counter = Counter()

@@ -37,17 +37,19 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.data import ROOT
-from inferlab.kv_cache import generate_cached
+from inferlab.generate import generate_cached
 from inferlab.model import Model
 from inferlab.sampling import Engine, LawOf, prefilled, sampled_tokens
-from inferlab.speculate_lookup import LookupStats, generate_lookup
-from inferlab.speculative import kept_law, laws_after, require_same_vocab
-from labkit import speculative_figures, timing
-from labkit.device import describe, grading, not_measured, pick, torch_module
+from inferlab.prompt_lookup import LookupStats, generate_lookup
+from inferlab.speculative_sampling import kept_law, laws_after, require_same_vocab
+from labkit.figures import speculative_sampling as speculative_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured, pick, torch_module
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 
 # %% [markdown]
 # ## 1. Why it matters
@@ -207,7 +209,7 @@ check("draw_token")
 # token 0 three times as often as it should: it is kept one time in three. Tokens 1 and 2 always are.
 
 # %% exercise="acceptance_probability"
-from inferlab.speculative import acceptance_probability
+from inferlab.speculative_sampling import acceptance_probability
 
 # %% check="acceptance_probability"
 check("acceptance_probability")
@@ -228,7 +230,7 @@ speculative_figures.two_laws([0.2, 0.5, 0.3], [0.6, 0.3, 0.1], ["token 0", "toke
 # so the residual law is 0, 0.5, 0.5.
 
 # %% exercise="residual_law"
-from inferlab.speculative import residual_law
+from inferlab.speculative_sampling import residual_law
 
 # %% check="residual_law"
 check("residual_law")
@@ -251,7 +253,7 @@ check("residual_law")
 # many random numbers that answer draws.
 
 # %% exercise="speculative_token"
-from inferlab.speculative import speculative_token
+from inferlab.speculative_sampling import speculative_token
 
 # %% check="speculative_token"
 check("speculative_token")
@@ -279,7 +281,7 @@ confront("sp_law")
 # samples agree, which is 0.2 · 0.6 + 0.5 · 0.3 + 0.3 · 0.1 = 0.30.
 
 # %% exercise="acceptance_rate"
-from inferlab.speculative import acceptance_rate
+from inferlab.speculative_sampling import acceptance_rate
 
 # %% check="acceptance_rate"
 check("acceptance_rate")
@@ -300,7 +302,7 @@ check("acceptance_rate")
 # third is never looked at, nor is 0.8. Two tokens come out.
 
 # %% exercise="verify_draft"
-from inferlab.speculative import verify_draft
+from inferlab.speculative_sampling import verify_draft
 
 # %% check="verify_draft"
 check("verify_draft")
@@ -318,7 +320,7 @@ check("verify_draft")
 # it was chosen after a 9 that is not in the text.
 
 # %% exercise="greedy_match"
-from inferlab.speculative import greedy_match
+from inferlab.speculative_sampling import greedy_match
 
 # %% check="greedy_match"
 check("greedy_match")
@@ -334,7 +336,7 @@ check("greedy_match")
 # *Worked example.* a = 0.8 and gamma = 4: 1 + 0.8 + 0.64 + 0.512 + 0.4096 = 3.3616.
 
 # %% exercise="expected_tokens"
-from inferlab.speculative import expected_tokens
+from inferlab.speculative_sampling import expected_tokens
 
 # %% check="expected_tokens"
 check("expected_tokens")
@@ -363,7 +365,7 @@ confront("sp_equal")
 # tokens come in the same time: 1.61 times.
 
 # %% exercise="speedup"
-from inferlab.speculative import speedup
+from inferlab.speculative_sampling import speedup
 
 # %% check="speedup"
 check("speedup")
@@ -385,7 +387,7 @@ if ready("speedup"):
 # itself is bound by arithmetic: 3,000 tokens against 600, that is 5.
 
 # %% exercise="verify_cost"
-from inferlab.speculative import verify_cost
+from inferlab.speculative_sampling import verify_cost
 
 # %% check="verify_cost"
 check("verify_cost")
@@ -416,7 +418,7 @@ confront("sp_batch")
 # when the acceptance is above the draft cost, as long as verifying is free.
 
 # %% exercise="best_gamma"
-from inferlab.speculative import best_gamma
+from inferlab.speculative_sampling import best_gamma
 
 # %% check="best_gamma"
 check("best_gamma")
@@ -439,7 +441,7 @@ explore("08")
 # was followed by 9, 5. So that is the draft, and if more is asked it goes round: 9, 5, 1, 2, 3, 9, 5.
 
 # %% exercise="NgramIndex" write="extend draft"
-from inferlab.speculate_lookup import NgramIndex
+from inferlab.prompt_lookup import NgramIndex
 
 # %% check="NgramIndex"
 check("NgramIndex")
@@ -471,7 +473,7 @@ check("NgramIndex")
 # kept, the text would have 14: the target keeps its 13, the draft its 12.
 
 # %% exercise="speculative_rounds"
-from inferlab.speculative import speculative_rounds
+from inferlab.speculative_sampling import speculative_rounds
 
 # %% check="speculative_rounds"
 check("speculative_rounds")
@@ -558,7 +560,7 @@ if target_model and draft_model and ready(*NEEDED):
 
 # %%
 if target_model and draft_model and ready("speculative_rounds", "speedup"):
-    from inferlab.torch_engine import TorchModel
+    from inferlab.engines.pytorch.model import TorchModel
 
     torch = torch_module()
     torch.set_num_threads(1)  # for models this small, several threads wait for each other

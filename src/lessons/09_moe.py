@@ -35,19 +35,23 @@ from collections.abc import Callable
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from inferlab.checkpoints.read_config import read_config
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.config import ModelConfig
 from inferlab.data import ROOT, load_config, load_models, model_preset
-from inferlab.kv_cache import generate_cached
+from inferlab.generate import generate_cached
 from inferlab.moe import dense_mixture
 from inferlab.moe_sizes import other_params, touched_by_enumeration
 from inferlab.operators import softmax, swiglu
 from inferlab.params import count_params, expert_params, router_params
 from inferlab.weights import LayerWeights, present
-from labkit import expert_use, moe_figures, timing
-from labkit.device import describe, grading, not_measured, pick
+from labkit.measure import expert_use
+from labkit.figures import moe as moe_figures
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.units import format_bytes
 
 # %% [markdown]
@@ -752,7 +756,7 @@ for what, keys in fields.items():
 # %%
 if ready("total_and_active_params"):
     for name in ("mixtral-8x7b", "olmoe-1b-7b", "deepseek-v2-lite"):
-        config = ModelConfig.from_hf_config(load_config(name))
+        config = read_config(load_config(name))
         total, active = total_and_active_params(config)
         divides = "sum to 1" if config.norm_topk else "stay as they are"
         print(f"{name}: {total:,} weights, {active:,} a token; the router's weights {divides}")

@@ -38,14 +38,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
-from inferlab.metrics import RequestTrace
-from inferlab.phases import end_to_end_s
-from inferlab.serving import ServingEngine
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
+from inferlab.latency_metrics import RequestTrace
+from inferlab.prefill_decode import end_to_end_s
+from inferlab.serve.engine import ServingEngine
 from inferlab.workload import as_closed_loop, draw_jobs, fifo_times_s, serve_open_loop
-from labkit import latency_figures as figures
-from labkit.device import describe, grading, not_measured
-from labkit.models import trained_model
+from labkit.figures import latency_metrics as figures
+from labkit.measure.device import describe, grading, not_measured
+from labkit.measure.models import trained_model
 from labkit.units import format_seconds
 
 # %% [markdown]
@@ -106,7 +107,7 @@ predict("lm_overload")
 # TPOT 0.4 / 2 = 0.2, end to end 0.9 s.
 
 # %% exercise="request_latencies"
-from inferlab.metrics import request_latencies
+from inferlab.latency_metrics import request_latencies
 
 # %% check="request_latencies"
 check("request_latencies")
@@ -148,7 +149,7 @@ print(f"{format_seconds(end_s)}: {300 / end_s:.2f} tokens a second over the whol
 # (4 / 4 + 6 / 2) / 2 = 2.
 
 # %% exercise="tpot_by_tool"
-from inferlab.metrics import tpot_by_tool
+from inferlab.latency_metrics import tpot_by_tool
 
 # %% check="tpot_by_tool"
 check("tpot_by_tool")
@@ -182,7 +183,7 @@ confront("lm_tools")
 # describes nobody. With 99 and one, p99 is 1 s, and the maximum is still 50.
 
 # %% exercise="percentile"
-from inferlab.metrics import percentile
+from inferlab.latency_metrics import percentile
 
 # %% check="percentile"
 check("percentile")
@@ -211,7 +212,7 @@ if ready("percentile"):
 # past the first 6, so 2 of the 4 into the second bucket: 1 + (2 − 1) · 2 / 4 = 1.5 s.
 
 # %% exercise="histogram_percentile"
-from inferlab.metrics import histogram_percentile
+from inferlab.latency_metrics import histogram_percentile
 
 # %% check="histogram_percentile"
 check("histogram_percentile")
@@ -227,7 +228,7 @@ check("histogram_percentile")
 # one at 1.0. One answer is complete inside and 3 tokens arrive: 0.5 requests/s and 1.5 tokens/s.
 
 # %% exercise="throughput"
-from inferlab.metrics import throughput
+from inferlab.latency_metrics import throughput
 
 # %% check="throughput"
 check("throughput")
@@ -248,7 +249,7 @@ check("throughput")
 # (0.3, 0.06): the first keeps both, the others break one each. In 1 s: goodput 1, not 3.
 
 # %% exercise="goodput"
-from inferlab.metrics import goodput
+from inferlab.latency_metrics import goodput
 
 # %% check="goodput"
 check("goodput")
@@ -283,7 +284,7 @@ if ready("request_latencies", "goodput"):
 # at 0.9. `a` has tokens at 1.5 and 2.0 and has failed (no end); `b` has no arrival.
 
 # %% exercise="traces_from_log"
-from inferlab.metrics import traces_from_log
+from inferlab.latency_metrics import traces_from_log
 
 # %% check="traces_from_log"
 check("traces_from_log")
@@ -300,7 +301,7 @@ check("traces_from_log")
 # the failure p95 would be 0.3.
 
 # %% exercise="latency_report"
-from inferlab.metrics import latency_report
+from inferlab.latency_metrics import latency_report
 
 # %% check="latency_report"
 check("latency_report")

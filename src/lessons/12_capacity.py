@@ -39,19 +39,23 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from inferlab.checkpoints.read_config import read_config
+from grader import Answers, check, confront, drill, hint, predict, ready, solution
+from grader.learner import progress
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import Deployment, weights_read
 from inferlab.config import ModelConfig
-from inferlab.cost import forward_flops
+from inferlab.roofline import forward_flops
 from inferlab.data import ROOT, load_config, load_devices, model_preset
-from inferlab.hf_stored import read_stored
-from inferlab.load_client import goodput_per_s, load, summary
-from inferlab.speculative import speedup
-from labkit import capacity_figures, load_test, timing
-from labkit.device import describe, grading, not_measured
+from inferlab.checkpoints.hf_stored import read_stored
+from inferlab.serve.load_client import goodput_per_s, load, summary
+from inferlab.speculative_sampling import speedup
+from labkit.figures import capacity as capacity_figures
+from labkit.measure import load_test
+from labkit.measure import timing
+from labkit.measure.device import describe, grading, not_measured
 from labkit.explorer import explore
-from labkit.models import trained_model
+from labkit.measure.models import trained_model
 from labkit.plan import describe as describe_stored
 from labkit.plan import plan
 from labkit.plan_options import Workload
@@ -137,7 +141,7 @@ predict("ca_batch")
 # will do whose `config.json` the course can read:
 
 # %%
-mixtral = ModelConfig.from_hf_config(load_config("mixtral-8x7b"))
+mixtral = read_config(load_config("mixtral-8x7b"))
 one_h200 = Deployment.on(load_devices()["h200-sxm"], mixtral, headroom=0.1)
 print(f"{mixtral.n_params:,} weights, {format_bytes(mixtral.n_params * one_h200.bytes_per_weight)}")
 print(one_h200)
@@ -684,7 +688,7 @@ if model:
     public_load = {
         "rate_per_s": rate_per_s, "n_requests": 16, "n_prompt": n_prompt, "n_output": n_output
     }  # fmt: skip
-    from inferlab.load_guidellm import program
+    from inferlab.serve.load_guidellm import program
 
     if program() is None:
         not_measured('by a public client: pip install "inferlab[bench]" brings guidellm')

@@ -18,8 +18,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
-from labkit.rewire import alone_with
-from labkit.traced import traced_peak
+from inferlab.counted_memory import traced_peak
+from labkit.measure.rewire import alone_with
 from sandbox.outputs import MAX_OUTPUT_BYTES, short_enough
 
 MAX_WRITTEN_CHARACTERS = 64 * 2**20  # by one cell or call: no honest one writes so much

@@ -51,24 +51,12 @@ def preload() -> None:
 
     functions_by_code()
     sys.modules["grader"] = grader_module()
-    _load_alone("grader.counting", "grader/counting.py")  # a tool of notebooks; it knows no case
     make_shell()
     _seed()
     by_value()
     errors()
     gc.freeze()  # a child's collections leave all of this alone, and its pages shared
     gc.enable()
-
-
-def _load_alone(name: str, path: str) -> None:
-    """One file of the grader, without the rest of it."""
-    from inferlab.data import ROOT
-
-    spec = importlib.util.spec_from_file_location(name, ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
 
 def import_all(package: str, torch: bool = True) -> None:
@@ -96,7 +84,7 @@ def _imports_torch(module: pkgutil.ModuleInfo) -> bool:
 @lru_cache(maxsize=1)
 def by_value() -> dict[str, type]:
     """Frozen dataclasses of the engine, and a model that is a table: they cross as their fields."""
-    records = (*_classes("inferlab"), *_classes("labkit.toy_model"))
+    records = (*_classes("inferlab"), *_classes("labkit.measure.toy_model"))
     return {
         f"{c.__module__}.{c.__qualname__}": c for c in records if is_dataclass(c) and _is_frozen(c)
     }

@@ -19,17 +19,16 @@ import nbformat
 import pytest
 from axe_page import axe
 from lab_page import DEAD_WIDGETS, STDERR, LabPage, lab_server
+from live_page import LivePage
+from places import SHOTS
 from playwright.sync_api import Browser, Locator
-from test_browser_serve import LivePage
 
-from grader import lab
+from grader.learner import lab
 from inferlab.serve.process import stop
 from labkit.files import write_whole
 
 pytestmark = pytest.mark.browser
 
-ROOT = Path(__file__).parents[2]
-SHOTS = ROOT / "test-artifacts" / "browser"
 STARTUP_S = 60
 SHOWN = "document.body.dataset.shown || '{}'"
 

@@ -15,17 +15,17 @@ from attacks import BENIGN, OUTSIDE, attack, html_payloads, rings
 from fake_students import Desk
 from lab_page import LabPage
 from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbgrader_course import LESSON, Course, jupyter_server, make_course, succeed
+from places import ROOT
 from playwright.sync_api import Browser, BrowserContext, Route
-from test_nbgrader_loop import LESSON, Course, jupyter_server, make_course, succeed
 
-from grader import registry
+from grader.judging import registry
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore:Passing unrecognized arguments"),
 ]
 
-ROOT = Path(__file__).parents[2]
 TOKEN = "for-this-test"
 EVIL = "<img src=x onerror=window.top.pwned=1>"  # a student's name, or a file's
 HARMLESS_STUDENT, ATTACKER, NAMED = "ada", "mallory", f"m {EVIL}"

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.batching.lesson import LESSON
-from grader.compare import raised
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import raised
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.paging import OutOfPages, PageAllocator
 
 # ---- PageAllocator ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 
 from grader.checks.batching.prefix import only
 from grader.checks.batching.share import CONFIG, sound
-from grader.exercise import Inputs
+from grader.judging.exercise import Inputs
 from inferlab.paging import PagePool
 from inferlab.scheduler import Request, Scheduler
 

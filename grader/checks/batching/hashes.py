@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.batching.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.prefix_cache import digest, page_hashes
 
 

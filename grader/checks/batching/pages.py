@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.batching.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs, given
 from inferlab.operators import attention, causal_mask
 from inferlab.paging import paged_attention, token_slots
 

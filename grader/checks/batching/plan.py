@@ -19,7 +19,7 @@ from grader.checks.batching.drive import (
     trace,
 )
 from grader.checks.batching.lesson import LESSON
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.scheduler import Request, Scheduler, Work
 
 # ---- admit --------------------------------------------------------------------------------------

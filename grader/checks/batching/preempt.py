@@ -20,7 +20,7 @@ from grader.checks.batching.drive import (
 )
 from grader.checks.batching.lesson import LESSON
 from grader.checks.batching.share import sound
-from grader.exercise import Exercise, Inputs
+from grader.judging.exercise import Exercise, Inputs
 from inferlab.scheduler import Scheduler
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from grader.checks.batching.lesson import LESSON
 from grader.checks.batching.share import sound
-from grader.exercise import Exercise, Inputs
+from grader.judging.exercise import Exercise, Inputs
 from inferlab.paging import PageAllocator
 from inferlab.prefix_cache import PrefixCache, page_hashes
 

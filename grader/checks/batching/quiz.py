@@ -17,8 +17,8 @@ from inferlab.batching import (
 )
 from inferlab.data import model_preset
 from inferlab.paging import pages_needed
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 BATCH_TOKENS = 24  # context at which the lesson times the real engine at batch 1, 4 and 16
 
@@ -26,7 +26,7 @@ BATCH_TOKENS = 24  # context at which the lesson times the real engine at batch 
 @lru_cache(maxsize=1)
 def batch_gain_bound() -> float:
     """Bound of the total speed at batch 16 over that at batch 1, on this machine, SmolLM2-135M."""
-    from labkit.timing import matmul_peak, read_bandwidth
+    from labkit.measure.timing import matmul_peak, read_bandwidth
 
     config = model_preset("smollm2-135m")
     rates = (read_bandwidth(), matmul_peak(), 4)

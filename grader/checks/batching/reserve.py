@@ -15,7 +15,7 @@ from grader.checks.batching.drive import (
 )
 from grader.checks.batching.lesson import LESSON
 from grader.checks.batching.share import sound
-from grader.exercise import Exercise, Inputs
+from grader.judging.exercise import Exercise, Inputs
 from inferlab.paging import OutOfPages, PagePool, own_page, pages_needed
 from inferlab.scheduler import Request, Scheduler, Work
 

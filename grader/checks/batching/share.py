@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.checks.batching.allocator import refused
 from grader.checks.batching.lesson import LESSON
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
 from inferlab.paging import OutOfPages, PageAllocator, PagePool, fork, own_page
 

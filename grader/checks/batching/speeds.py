@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from grader.checks.batching.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.batching import decode_speeds
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params, forward_flops, step_bound_s
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_cache_bytes
+from inferlab.roofline import body_params, forward_flops, step_bound_s
 
 LLAMA = model_preset("llama-3-8b")
 H100 = {"bandwidth_bytes_per_s": 3.35e12, "peak_flops_per_s": 9.894e14}

@@ -12,7 +12,7 @@ import numpy as np
 
 from grader.checks.capacity.drawn import EIGHT, SEVENTY, SUMS, draw_deployment
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.planner import choose_offer, cost_per_million_tokens
 
 # ---- cost_per_million_tokens -------------------------------------------------------------------

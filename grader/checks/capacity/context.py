@@ -26,7 +26,7 @@ from grader.checks.capacity.drawn import (
 )
 from grader.checks.capacity.fits import per_device, usable, whole
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import (
     Deployment,

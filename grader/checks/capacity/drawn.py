@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from grader.compare import Comparison
+from grader.judging.compare import Comparison
 from inferlab.capacity import Deployment
-from inferlab.config import MlaConfig, ModelConfig
+from inferlab.config import ModelConfig
 from inferlab.data import load_devices, model_preset
+from inferlab.sizes import MlaConfig
 
 H100 = load_devices()["h100-sxm"]
 LLAMA_8B, LLAMA_70B = model_preset("llama-3-8b"), model_preset("llama-3-70b")

@@ -23,8 +23,8 @@ from grader.checks.capacity.drawn import (
     weight_bytes,
 )
 from grader.checks.capacity.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import (
     Deployment,

@@ -10,10 +10,10 @@ import numpy as np
 
 from grader.checks.capacity.drawn import EIGHT, LLAMA_8B, SEVENTY, SUMS, draw_deployment
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.capacity import cache_room_bytes, pass_seconds, sequences_that_fit
 from inferlab.planner import lever_gain, speculation_gain
-from inferlab.speculative import speedup
+from inferlab.speculative_sampling import speedup
 
 # ---- lever_gain --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.checks.capacity.drawn import EIGHT, SEVENTY, draw_deployment
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import cache_bytes_per_device
 from inferlab.capacity import cache_room_bytes, pass_seconds, sequences_that_fit, steady_tpot_s
 from inferlab.planner import first_obstacle

@@ -20,7 +20,7 @@ from grader.checks.capacity.drawn import (
     draw_deployment,
 )
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import (
     Deployment,
@@ -28,7 +28,7 @@ from inferlab.capacity import (
     pass_seconds,
     weights_read,
 )
-from inferlab.cost import forward_flops
+from inferlab.roofline import forward_flops
 
 # ---- pass_seconds ------------------------------------------------------------------------------
 

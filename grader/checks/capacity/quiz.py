@@ -12,10 +12,11 @@ import numpy as np
 from grader.checks.capacity.drawn import SEVENTY
 from grader.checks.capacity.lesson import LESSON
 from inferlab.capacity import Deployment, pass_seconds, users_within
+from inferlab.checkpoints.read_config import read_config
 from inferlab.data import ROOT
 from inferlab.planner import lever_gain
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 N_USERS = 4  # in the load test of the lesson
 N_CACHED = 80  # tokens that one of them has cached, about
@@ -29,10 +30,9 @@ def users_at_70_percent() -> float:
 @lru_cache(maxsize=1)
 def batch_ratio_bound() -> float:
     """Bound of a step of N_USERS over that of one user, on this machine, for the shipped model."""
-    from inferlab.config import ModelConfig
-    from labkit.timing import matmul_peak, read_bandwidth
+    from labkit.measure.timing import matmul_peak, read_bandwidth
 
-    config = ModelConfig.from_hf_config(ROOT / "data" / "tiny" / "target")
+    config = read_config(ROOT / "data" / "tiny" / "target")
     here = Deployment(config, 1, 8e9, read_bandwidth(2**26), matmul_peak(768), 4, 4)  # float32
     many, one = (max(pass_seconds(here, 1, N_CACHED, n)) for n in (N_USERS, 1))
     return many / one

@@ -16,7 +16,7 @@ from grader.checks.capacity.drawn import (
     draw_deployment,
 )
 from grader.checks.capacity.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.capacity import (
     pass_seconds,
     sequences_that_fit,

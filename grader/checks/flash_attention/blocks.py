@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
-from inferlab.flash import count_tiles, n_key_blocks
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.flash_attention import count_tiles, n_key_blocks
 from inferlab.operators import causal_mask
 
 # ---- n_key_blocks -------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
-from inferlab.flash import largest_block_q, on_chip_numbers
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.flash_attention import largest_block_q, on_chip_numbers
 
 
 def _draw_chip(rng: np.random.Generator) -> Inputs:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from grader.compare import Comparison
-from grader.counting import held, traced_peak
-from grader.exercise import Case, Exercise, Inputs
-from inferlab.flash import online_normalizer
+from grader.judging.compare import Comparison
+from grader.judging.counting import held
+from grader.judging.exercise import Case, Exercise, Inputs
+from inferlab.counted_memory import traced_peak
+from inferlab.flash_attention import online_normalizer
 
 # ---- scores whose rows show every slip ----------------------------------------------------------
 # Each row has its own course of block maxima: a slip that one row hides, another shows.

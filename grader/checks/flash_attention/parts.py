@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs, given
-from inferlab.flash import merge_partials, partial_attention
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs, given
+from inferlab.flash_attention import merge_partials, partial_attention
 
 # ---- partial_attention --------------------------------------------------------------------------
 

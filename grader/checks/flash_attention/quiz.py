@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from inferlab.flash import (
+from inferlab.flash_attention import (
     count_tiles,
     flash_traffic_bytes,
     largest_block_q,
     on_chip_numbers,
     score_matrix_bytes,
 )
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 MEASURED_S, BLOCK, D_HEAD = 4096, 128, 64  # the longest context that the lesson measures
 

@@ -9,10 +9,11 @@ import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
 from grader.checks.flash_attention.parts import attention_magnitude, query_inputs
-from grader.compare import Comparison, raised
-from grader.counting import CountedMemory, counts, held
-from grader.exercise import Case, Exercise, Inputs
-from inferlab.flash import merge_partials, partial_attention, split_kv_decode
+from grader.judging.compare import Comparison, raised
+from grader.judging.counting import counts, held
+from grader.judging.exercise import Case, Exercise, Inputs
+from inferlab.counted_memory import CountedMemory
+from inferlab.flash_attention import merge_partials, partial_attention, split_kv_decode
 
 # ---- split_kv_decode ----------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
-from grader.compare import Comparison
-from grader.counting import CountedMemory, counts, held
-from grader.exercise import Case, Exercise, Inputs
-from inferlab.flash import (
+from grader.judging.compare import Comparison
+from grader.judging.counting import counts, held
+from grader.judging.exercise import Case, Exercise, Inputs
+from inferlab.counted_memory import CountedMemory
+from inferlab.flash_attention import (
     n_key_blocks,
     on_chip_numbers,
     online_update,

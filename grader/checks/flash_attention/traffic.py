@@ -10,9 +10,9 @@ import numpy as np
 
 from grader.checks.flash_attention.lesson import LESSON
 from grader.checks.forward_pass.quiz import n_visible
-from grader.counting import CountedMemory
-from grader.exercise import Exercise, Inputs, given
-from inferlab.flash import (
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.counted_memory import CountedMemory
+from inferlab.flash_attention import (
     flash_traffic_bytes,
     n_key_blocks,
     score_matrix_bytes,

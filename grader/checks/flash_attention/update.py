@@ -17,9 +17,9 @@ from grader.checks.flash_attention.online import (
     one_course,
     score_magnitude,
 )
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
-from inferlab.flash import online_update
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
+from inferlab.flash_attention import online_update
 
 GIVEN = ("row_max", "row_sum", "acc", "scores", "v")
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
 from grader.checks.forward_pass.small import drive_alone
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.operators import attention, causal_mask, softmax
 
 

@@ -13,11 +13,11 @@ from grader.checks.forward_pass.mixing import (
     drive_layer,
     mix,
 )
-from grader.exercise import Exercise
+from grader.judging.exercise import Exercise
 from inferlab import operators as ops
 from inferlab.attention import self_attention
 from inferlab.transformer import decoder_block
-from labkit.rewire import REFERENCE
+from labkit.measure.rewire import REFERENCE
 
 
 def _norm(x, gain, config):

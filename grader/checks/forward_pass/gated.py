@@ -8,8 +8,8 @@ import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
 from grader.checks.forward_pass.small import drive_alone, sigmoid
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.operators import silu, swiglu
 
 

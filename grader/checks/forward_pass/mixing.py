@@ -14,13 +14,13 @@ import numpy as np
 
 from grader.checks.forward_pass.drawn import LAYER, N_LAYERS, DrawnLayer, drawn_config
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab import operators as ops
 from inferlab.attention import self_attention
 from inferlab.kv_cache import KVCache
 from inferlab.weights import LayerWeights, random_weights
-from labkit.rewire import REFERENCE, alone
+from labkit.measure.rewire import REFERENCE, alone
 
 WINDOW = 4  # a token sees itself and the three before it: no plain causal mask
 

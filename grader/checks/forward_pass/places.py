@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.operators import causal_mask, merge_heads, split_heads
 
 # ---- causal mask --------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
 from inferlab.data import model_preset
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 SENTENCE = "Explain the roofline model in one sentence."  # 7 words and a full stop
 

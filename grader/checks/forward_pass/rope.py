@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison, as_array
-from grader.exercise import Case, Exercise, Inputs, given
+from grader.judging.compare import Comparison, as_array
+from grader.judging.exercise import Case, Exercise, Inputs, given
 from inferlab.operators import rope_angles, rotate
 
 # ---- angles -------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.operators import rms_norm, silu, softmax
-from labkit.rewire import alone
+from labkit.measure.rewire import alone
 
 
 def drive_alone(name: str) -> Any:

@@ -10,13 +10,13 @@ import numpy as np
 
 from grader.checks.forward_pass.drawn import N_LAYERS, DrawnWeights, drawn_config
 from grader.checks.forward_pass.lesson import LESSON
-from grader.compare import Comparison, Raised, raised
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison, Raised, raised
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab import operators as ops
 from inferlab.kv_cache import KVCache
 from inferlab.transformer import decoder_block, forward
 from inferlab.weights import random_weights
-from labkit.rewire import REFERENCE, alone
+from labkit.measure.rewire import REFERENCE, alone
 
 
 def _draw_pass(rng: np.random.Generator) -> Inputs:

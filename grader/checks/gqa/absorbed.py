@@ -11,9 +11,9 @@ import numpy as np
 from grader.checks.gqa.grouped import draw_mask
 from grader.checks.gqa.latent import draw_widths, latent_inputs
 from grader.checks.gqa.lesson import LESSON
-from grader.compare import Comparison
-from grader.counting import traced_peak
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
+from inferlab.counted_memory import traced_peak
 from inferlab.mla import absorb_query, absorbed_attention, expand_latent
 from inferlab.operators import attention, causal_mask, softmax
 

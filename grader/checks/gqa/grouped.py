@@ -10,10 +10,10 @@ import numpy as np
 
 from grader.checks.gqa.heads import draw_heads
 from grader.checks.gqa.lesson import LESSON
-from grader.compare import Comparison
-from grader.counting import CountedMemory
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.attention import grouped_attention
+from inferlab.counted_memory import CountedMemory
 from inferlab.operators import causal_mask, softmax
 
 

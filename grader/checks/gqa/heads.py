@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.gqa.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs, given
 from inferlab.attention import kv_head_of, pool_kv_heads, repeat_kv
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.gqa.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.mla import compress_to_latent, expand_latent
 from inferlab.operators import rms_norm, rotate, split_heads
 

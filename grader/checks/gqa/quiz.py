@@ -9,8 +9,9 @@ import numpy as np
 from grader.checks.gqa.lesson import LESSON
 from grader.checks.gqa.predict import kv_weights_saved
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device, decode_attention_intensity
-from inferlab.config import MlaConfig, ModelConfig
-from labkit.questions import Question
+from inferlab.config import ModelConfig
+from inferlab.sizes import MlaConfig
+from labkit.interview.questions import Question
 
 Params = dict[str, Any]
 

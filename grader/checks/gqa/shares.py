@@ -20,7 +20,7 @@ from grader.checks.gqa.sizes import (
     draw_mla,
     drive_each,
 )
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import (
     cache_bytes,
     cache_bytes_per_device,

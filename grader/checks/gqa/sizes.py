@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from grader.checks.gqa.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.cache_sizes import cache_bytes, grow_and_cap_bytes, layer_cache_numbers
-from inferlab.config import MlaConfig, ModelConfig
+from inferlab.config import ModelConfig
 from inferlab.data import model_preset
+from inferlab.sizes import MlaConfig
 
 EIGHT_B, FALCON, QWEN = (model_preset(n) for n in ("8b-style", "falcon-7b", "qwen3-0.6b"))
 V3, V2_LITE, KIMI = (model_preset(n) for n in ("deepseek-v3", "deepseek-v2-lite", "kimi-k2"))

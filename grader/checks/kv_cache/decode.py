@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.kv_cache import AttentionLayer, attend_one, decode_cached, decode_uncached
 
 # ---- attend_one ---------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
 from inferlab.config import ModelConfig
-from inferlab.cost import step_bound_s
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch
+from inferlab.roofline import step_bound_s
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 STEP_TOKENS = 256  # length at which the lesson times one step with a cache and one without
 
@@ -41,7 +41,7 @@ def _times_more_with_mha() -> float:
 @lru_cache(maxsize=1)
 def step_ratio_bound() -> float:
     """Bound of a step without cache over one with cache, on this machine, for SmolLM2-135M."""
-    from labkit.timing import matmul_peak, read_bandwidth
+    from labkit.measure.timing import matmul_peak, read_bandwidth
 
     config, bandwidth, peak = model_preset("smollm2-135m"), read_bandwidth(), matmul_peak()
     without = step_bound_s(config, STEP_TOKENS, 0, bandwidth, peak)

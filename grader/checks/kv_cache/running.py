@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
-from inferlab.kv_cache import SlidingWindowCache, generate_cached
+from inferlab.generate import generate_cached
+from inferlab.kv_cache import SlidingWindowCache
 from inferlab.model import Model
 from inferlab.weights import random_weights
 

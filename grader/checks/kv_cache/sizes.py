@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_bytes_per_token, kv_cache_bytes, largest_batch, longest_context

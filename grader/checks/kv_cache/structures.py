@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.kv_cache.lesson import LESSON
-from grader.compare import raised
-from grader.exercise import Exercise, Inputs
+from grader.judging.compare import raised
+from grader.judging.exercise import Exercise, Inputs
 from inferlab.kv_cache import KVCache
 
 # ---- KVCache: the part under judgement is the learner's, the other methods are the reference's --

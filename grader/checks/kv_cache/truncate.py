@@ -16,7 +16,7 @@ from grader.checks.kv_cache.structures import (
     raised_by,
     with_method,
 )
-from grader.exercise import Exercise, Inputs
+from grader.judging.exercise import Exercise, Inputs
 from inferlab.kv_cache import KVCache
 
 

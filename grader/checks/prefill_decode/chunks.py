@@ -9,7 +9,7 @@ import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
 from grader.checks.prefill_decode.passes import PASS_COMPARISON, looked_at, parts_of, token_ids
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.generate import chunked_prefill, prefill
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params, forward_flops
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_cache_bytes
-from inferlab.phases import pass_intensity, pass_read_bytes, phase_flops
+from inferlab.prefill_decode import pass_intensity, pass_read_bytes, phase_flops
+from inferlab.roofline import body_params, forward_flops
 
 EIGHT_B, SEVENTY_B = model_preset("8b-style"), model_preset("70b-style")
 SMOL = model_preset("smollm2-135m")

@@ -18,9 +18,9 @@ from grader.checks.prefill_decode.costs import (
     head_flops,
 )
 from grader.checks.prefill_decode.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import body_params, forward_flops
-from inferlab.phases import pass_read_bytes, prefill_knee
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.prefill_decode import pass_read_bytes, prefill_knee
+from inferlab.roofline import body_params, forward_flops
 
 
 def _draw_knee(rng: np.random.Generator) -> Inputs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from grader.compare import raised
+from grader.judging.compare import raised
 
 LESSON = "03_prefill_decode"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON, tried
-from grader.compare import Comparison, Raised
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison, Raised
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
 from inferlab.generate import Kept, ModelParts, decode_step, prefill
 from inferlab.model import Model

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.attention import self_attention
 from inferlab.config import ModelConfig
 from inferlab.generate import OneLayer, attend_with_past

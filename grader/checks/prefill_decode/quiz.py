@@ -10,9 +10,15 @@ import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
 from inferlab.data import load_devices, model_preset
-from inferlab.phases import end_to_end_s, phase_flops, prefill_share, tpot_bound_s, ttft_bound_s
+from inferlab.prefill_decode import (
+    end_to_end_s,
+    phase_flops,
+    prefill_share,
+    tpot_bound_s,
+    ttft_bound_s,
+)
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 MEASURED_TOKENS = 256  # length at which the lesson compares the speed of the two phases
 READ_AND_WRITE = (1000, 1001)  # tokens in, tokens out: a thousand each for the two phases
@@ -42,7 +48,7 @@ def seconds_ratio(n_prompt: int, n_output: int) -> float:
 @lru_cache(maxsize=1)
 def speed_ratio_bound() -> float:
     """Bounds on this machine, SmolLM2-135M: prefill tokens/s over decode tokens/s."""
-    from labkit.timing import matmul_peak, read_bandwidth
+    from labkit.measure.timing import matmul_peak, read_bandwidth
 
     config, device = model_preset("smollm2-135m"), (read_bandwidth(), matmul_peak())
     prefill_s = ttft_bound_s(config, MEASURED_TOKENS, *device, 4)

@@ -9,16 +9,16 @@ import numpy as np
 
 from grader.checks.prefill_decode.costs import EIGHT_B, H100, draw_config, draw_device
 from grader.checks.prefill_decode.lesson import LESSON, tried
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import step_bound_s
-from inferlab.phases import (
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.prefill_decode import (
     end_to_end_s,
     phase_flops,
     prefill_share,
     tpot_bound_s,
     ttft_bound_s,
 )
+from inferlab.roofline import step_bound_s
 
 # ---- the whole request --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.config import ModelConfig
 from inferlab.generate import generate_uncached
 from inferlab.model import Model

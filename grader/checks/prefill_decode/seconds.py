@@ -17,11 +17,11 @@ from grader.checks.prefill_decode.costs import (
     require_output,
 )
 from grader.checks.prefill_decode.lesson import LESSON, tried
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import body_params, forward_flops, step_bound_s
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.kv_cache import kv_cache_bytes
-from inferlab.phases import pass_read_bytes, tpot_bound_s, ttft_bound_s
+from inferlab.prefill_decode import pass_read_bytes, tpot_bound_s, ttft_bound_s
+from inferlab.roofline import body_params, forward_flops, step_bound_s
 
 # ---- time to first token ------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs
-from inferlab.quantize import dequantize, quantize_absmax
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs
+from inferlab.quantization import dequantize, quantize_absmax
 from inferlab.quantized_model import QuantizedKVCache
 
 B, N_KV_HEADS, D_HEAD, N_LAYERS = 2, 3, 5, 2

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Case, Exercise, Inputs
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab.model import load_model
-from inferlab.quantize import (
+from inferlab.quantization import (
     dequantize,
     migrate_outliers,
     quantize_absmax,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.fp8 import FORMATS, FloatFormat, all_values, round_fp8
-from inferlab.quantize import expected_error, expected_largest, quantized_bytes
+from inferlab.quantization import expected_error, expected_largest, quantized_bytes
 
 # ---- 8-bit floating point -----------------------------------------------------------------------
 

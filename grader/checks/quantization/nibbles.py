@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.exercise import Exercise, Inputs, given
-from inferlab.quantize import pack_nibbles, unpack_nibbles
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.quantization import pack_nibbles, unpack_nibbles
 
 
 def _typed(answer: Any, inputs: Inputs) -> dict[str, Any]:

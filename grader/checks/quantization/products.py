@@ -8,10 +8,16 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.compare import Comparison
-from grader.counting import CountedMemory
-from grader.exercise import Case, Exercise, Inputs, given
-from inferlab.quantize import dequantize, matmul_int8, matmul_packed, pack_nibbles, unpack_nibbles
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Case, Exercise, Inputs, given
+from inferlab.counted_memory import CountedMemory
+from inferlab.quantization import (
+    dequantize,
+    matmul_int8,
+    matmul_packed,
+    pack_nibbles,
+    unpack_nibbles,
+)
 
 # ---- a product that reads packed codes ----------------------------------------------------------
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from inferlab.cost import body_params
 from inferlab.data import model_preset
 from inferlab.fp8 import round_fp8
 from inferlab.kv_cache import kv_cache_bytes
-from inferlab.quantize import matrix_with_outliers, quantize_absmax, quantized_bytes
+from inferlab.quantization import matrix_with_outliers, quantize_absmax, quantized_bytes
+from inferlab.roofline import body_params
+from labkit.interview.questions import Question
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 Params = dict[str, Any]
 GB = 1e9

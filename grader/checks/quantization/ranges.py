@@ -12,8 +12,8 @@ from grader.checks.quantization.rounding import (
     outlier_matrix,
     parts,
 )
-from grader.exercise import Exercise, Inputs, given
-from inferlab.quantize import quantize_absmax, quantize_asymmetric, quantize_groups
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.quantization import quantize_absmax, quantize_asymmetric, quantize_groups
 
 # ---- a range that is not round zero -------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from grader.checks.quantization.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
-from inferlab.quantize import dequantize, quantize_absmax, relative_error
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.quantization import dequantize, quantize_absmax, relative_error
 
 
 def parts(*names: str) -> Callable[[Any, Inputs], dict[str, Any]]:

@@ -13,10 +13,10 @@ from grader.checks.roofline.bounds import H100, exact_cache, multiplied
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.passes import LLAMA, QWEN, per_key
 from grader.checks.roofline.sizes import draw_config
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import compute_bound_batch, forward_flops
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.data import model_preset
 from inferlab.kv_cache import kv_cache_bytes
+from inferlab.roofline import compute_bound_batch, forward_flops
 
 LLAMA_2 = model_preset("llama-2-7b")
 

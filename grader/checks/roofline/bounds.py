@@ -12,8 +12,8 @@ from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.matmul import QUOTIENT, as_float
 from grader.checks.roofline.passes import LLAMA, QWEN, head, per_key
 from grader.checks.roofline.sizes import draw_config
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import (
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.roofline import (
     body_params,
     forward_flops,
     step_bound_s,

@@ -10,9 +10,9 @@ import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.matmul import QUOTIENT, as_float
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import attainable_flops_per_s, device_rates, ridge_point
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.data import load_devices
+from inferlab.roofline import attainable_flops_per_s, device_rates, ridge_point
 
 DEVICES = load_devices()
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
-from grader.compare import Comparison
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import matmul_bytes, matmul_flops, matmul_intensity
+from grader.judging.compare import Comparison
+from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.roofline import matmul_bytes, matmul_flops, matmul_intensity
 
 
 def as_float(answer: Any, inputs: Inputs) -> Any:

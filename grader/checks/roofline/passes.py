@@ -9,9 +9,9 @@ import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.sizes import draw_config
-from grader.exercise import Exercise, Inputs, given
-from inferlab.cost import body_params, forward_flops, token_flops
+from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.data import model_preset
+from inferlab.roofline import body_params, forward_flops, token_flops
 
 LLAMA, QWEN, GPT2 = (model_preset(name) for name in ("llama-3-8b", "qwen3-0.6b", "gpt2"))
 

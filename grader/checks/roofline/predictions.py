@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from inferlab.cost import device_rates, matmul_bytes, matmul_flops, step_bound_s
 from inferlab.data import load_devices, model_preset
+from inferlab.roofline import device_rates, matmul_bytes, matmul_flops, step_bound_s
 from labkit.predictions import Prediction
 
 D_IN, D_OUT = 4096, 8192  # float32 weights of 134 MB: more than most processors' caches hold
@@ -21,7 +21,7 @@ def prefill_ratio() -> float:
 @lru_cache(maxsize=1)
 def rows_ratio_bound() -> float:
     """Bound of a product of 64 rows over that of one row, on this machine, in float32."""
-    from labkit.timing import matmul_peak, read_bandwidth
+    from labkit.measure.timing import matmul_peak, read_bandwidth
 
     bandwidth, peak = read_bandwidth(), matmul_peak()
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
 from inferlab.config import ModelConfig
-from inferlab.cost import matmul_flops
 from inferlab.params import attention_params
-from labkit.questions import Question
+from inferlab.roofline import matmul_flops
+from labkit.interview.questions import Question
 
 Params = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
-from grader.exercise import Exercise, given
+from grader.judging.exercise import Exercise, given
 from inferlab.config import ModelConfig
 from inferlab.data import model_preset
 from inferlab.params import attention_params, dense_params, mlp_params

@@ -19,6 +19,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from inferlab.sampling import draw_token, sampling_law
+from inferlab.serve.engine import Choose, Event, greedy
 from inferlab.serve.loop import Draining, EngineFailed, EngineLoop, QueueFull, Ticket
 from inferlab.serve.protocol import (
     ApiError,
@@ -29,7 +30,6 @@ from inferlab.serve.protocol import (
     Usage,
 )
 from inferlab.serve.text import TextStream
-from inferlab.serving import Choose, Event, greedy
 from inferlab.tokenizer import Tokenizer
 
 COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inferlab.scheduler import Request
+from inferlab.serve.engine import Choose, Event, ServingEngine
 from inferlab.serve.metrics import Metrics
-from inferlab.serving import Choose, Event, ServingEngine
 
 log = logging.getLogger("inferlab.serve")
 

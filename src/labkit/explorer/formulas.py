@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from inferlab.capacity import weights_read
 from inferlab.config import ModelConfig
-from inferlab.cost import body_params
 from inferlab.moe_sizes import touched_experts
 from inferlab.params import any_attention_params, expert_params, mlp_params, router_params
-from inferlab.speculative import expected_tokens
+from inferlab.roofline import body_params
+from inferlab.speculative_sampling import expected_tokens
 from labkit.explorer.setting import MOST_TOKENS
 from labkit.explorer.state import Pass, State, one_pass
 from labkit.units import format_bytes, format_quantity

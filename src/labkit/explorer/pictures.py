@@ -13,8 +13,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from labkit.explorer.setting import PRECISIONS
 from labkit.explorer.state import BATCHES, Pass, State, curves, roof
-from labkit.figures import COLOURS, INK, STYLE
-from labkit.kv_figures import GREY, ORANGE, PALE
+from labkit.figures.look import GREY
+from labkit.figures.show import COLOURS, INK, ORANGE, PALE, STYLE
 from labkit.units import format_quantity
 
 Look = dict[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 from inferlab.capacity import Deployment
 from inferlab.config import ModelConfig
 from inferlab.data import STYLES, load_devices, load_models, model_preset
-from inferlab.quantize import quantized_bytes
+from inferlab.quantization import quantized_bytes
 
 OWN = "own"  # the attention that the model was published with
 MOST_GQA_HEADS = 8  # KV heads of a grouped variant of a model that has none: the usual number
@@ -116,7 +116,7 @@ class Setting:
 
     n_tokens: the context of each sequence, and the prompt of the prefill; n_sequences: the batch;
     headroom: the share of the memory that stays free; gamma: drafted tokens a round, 0 for no
-    speculation; acceptance and draft_cost as in inferlab.speculative.
+    speculation; acceptance and draft_cost as in inferlab.speculative_sampling.
     Raises ValueError, with what is needed, for what cannot be had.
     """
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from labkit.explorer.pictures import PICTURES, PLACED_STYLE, PROPERTIES, alt_text, draw_keys
 from labkit.explorer.state import State
-from labkit.figures import framed, least_width
+from labkit.figures.show import framed, least_width
 
 # Sheet -> its size, and where each picture stands on it: left, bottom, width, height; in inches.
 Place = tuple[float, float, float, float]

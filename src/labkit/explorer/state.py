@@ -16,8 +16,8 @@ from inferlab.capacity import (
     sequences_that_fit,
     weights_read,
 )
-from inferlab.cost import attainable_flops_per_s, forward_flops, ridge_point
 from inferlab.planner import speculation_gain
+from inferlab.roofline import attainable_flops_per_s, forward_flops, ridge_point
 from labkit.explorer.setting import MOST_TOKENS, Setting
 
 BATCHES = tuple(sorted({round(2 ** (i / 4)) for i in range(41)}))  # 1 … 1,024

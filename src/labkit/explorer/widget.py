@@ -10,7 +10,6 @@ import html
 import uuid
 from typing import Any
 
-from labkit.device import grading
 from labkit.display import box, in_kernel, inline_html, put
 from labkit.explorer import controls as form
 from labkit.explorer.pictures import alt_text
@@ -19,7 +18,8 @@ from labkit.explorer.sheets import board, board_img
 from labkit.explorer.state import compute
 from labkit.explorer.tasks import TASKS, Task
 from labkit.explorer.words import KvBytes, comparison, notebook_table, status
-from labkit.figures import show
+from labkit.figures.show import show
+from labkit.measure.device import grading
 from labkit.predictions import confrontation_html
 from labkit.predictions import form as prediction_form
 from labkit.store import prediction as lodged

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from inferlab.data import ROOT
-from labkit.drill import Asked, letter
 from labkit.interview import spec as specs
+from labkit.interview.drill import Asked, letter
 from labkit.interview.misconceptions import Catalogue, Misconception
+from labkit.interview.questions import MIXED_PREFIXES, Question, Result
 from labkit.interview.spec import LEVELS, Item, Numbers
-from labkit.questions import MIXED_PREFIXES, Question, Result
 
 FOLDER = ROOT / "data" / "interview"
 NOT_TOPICS = ("misconceptions", "scenarios")

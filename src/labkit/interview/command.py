@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from labkit.interview.bank import Bank
     from labkit.interview.history import History
+    from labkit.interview.questions import Question
     from labkit.predictions import Prediction
-    from labkit.questions import Question
 
 REPORT = "interview-report.html"
 DESCRIPTION = (

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.device import grading
 from labkit.display import box, in_kernel, put
 from labkit.interview.bank import load
 from labkit.interview.begin import begin
 from labkit.interview.command import REPORT, contents, write_report
 from labkit.interview.history import History
 from labkit.interview.panel import InterviewPanel
+from labkit.interview.questions import Question
+from labkit.measure.device import grading
 from labkit.predictions import Prediction
-from labkit.questions import Question
 
 
 def show(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.drill import Asked
-from labkit.drill_panel import Panel, markdown, status
 from labkit.interview import confidence
 from labkit.interview.bank import topic_title
 from labkit.interview.begin import Begun
+from labkit.interview.drill import Asked
+from labkit.interview.drill_panel import Panel, markdown, status
 
 MARKS = ("0", "½", "1")
 KEYS = (

@@ -9,9 +9,9 @@ from time import monotonic
 
 import numpy as np
 
-from labkit.drill import Asked, Drill, Feedback
 from labkit.interview import choose
 from labkit.interview.bank import Bank
+from labkit.interview.drill import Asked, Drill, Feedback
 from labkit.interview.history import Answered, History
 from labkit.interview.review import rate
 from labkit.interview.spec import Item

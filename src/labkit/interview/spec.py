@@ -11,7 +11,7 @@ import numpy as np
 from labkit import units
 from labkit.interview.formula import Formula, functions
 from labkit.interview.misconceptions import Catalogue
-from labkit.questions import Params, Question
+from labkit.interview.questions import Params, Question
 
 LEVELS = ("screen", "engineer", "senior", "design")
 KINDS = ("numeric", "choice", "open")

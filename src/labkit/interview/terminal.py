@@ -10,9 +10,9 @@ import textwrap
 from dataclasses import dataclass
 from typing import TextIO
 
-from labkit.drill import Asked, clock_text
 from labkit.interview import confidence as sure
 from labkit.interview.bank import topic_title
+from labkit.interview.drill import Asked, clock_text
 from labkit.interview.mock import Mock
 from labkit.interview.session import Session
 

@@ -1,1 +1,0 @@
-"""Documents, and what generates them: pictures, tables, glossary, cheat sheet, the site."""

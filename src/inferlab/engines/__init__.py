@@ -1,0 +1,4 @@
+"""The same decoder three times: NumPy to read, NumPy arranged for speed, PyTorch on any device.
+
+To use one: `choose.load_engine(name, engine, device, dtype)`. The readable one is inferlab.model.
+"""

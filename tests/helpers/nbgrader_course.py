@@ -1,0 +1,152 @@
+"""A course for nbgrader in a temporary folder with a space in its name, and its students."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fake_students import FakeStudent
+from nbgrader.api import Gradebook
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.auth import Authenticator
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.exchange import ExchangeFactory
+from traitlets.config import Config, PyFileConfigLoader
+
+from grader.notebooks import build
+
+LESSON = "04_kv_cache"
+
+CELL_TIMEOUT_S = 15
+
+COURSE_SETTINGS = f"""
+c.Exchange.root = {{exchange!r}}
+c.Judge.timeout = {CELL_TIMEOUT_S}
+c.Judge.check_timeout = {CELL_TIMEOUT_S}
+"""
+
+
+@dataclass
+class Course:
+    """A course in a temporary folder, with its exchange and its students' folders."""
+
+    folder: Path
+    students: dict[str, FakeStudent] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "a course"
+
+    @property
+    def api(self) -> NbGraderAPI:
+        return NbGraderAPI(config=self.config())
+
+    @property
+    def gradebook(self) -> Gradebook:
+        return Gradebook(f"sqlite:///{self.root / 'gradebook.db'}", "inferlab")
+
+    def config(self, student: str = "") -> Config:
+        """The course's settings, for the instructor or for a student at their own desk."""
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
+        config.CourseDirectory.root = str(self.root)
+        if student:
+            config.CourseDirectory.student_id = student
+            config.CourseDirectory.assignment_id = LESSON
+            config.Exchange.assignment_dir = str(self.desk_of(student))
+            config.Exchange.cache = str(self.desk_of(student) / ".cache")
+        return config
+
+    def desk_of(self, student: str) -> Path:
+        folder = self.folder / "desks" / student
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def exchange(self, step: str, student: str) -> None:
+        """Run one of the student's steps: FetchAssignment, Submit or FetchFeedback."""
+        config = self.config(student)
+        make = getattr(ExchangeFactory(config=config), step)
+        make(
+            coursedir=CourseDirectory(config=config),
+            authenticator=Authenticator(config=config),
+            config=config,
+        ).start()
+
+    def environment(self) -> dict[str, str]:
+        """Variables of a command: this environment's programs, and no settings of this user."""
+        folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "INFERLAB_HOME")
+        own = {name: str(self.folder / name) for name in folders}
+        bin_dir = str(Path(sys.executable).parent)
+        return {**os.environ, **own, "PATH": bin_dir + os.pathsep + os.environ["PATH"]}
+
+    def command(self, *arguments: str) -> str:
+        """Run `nbgrader …` in the course's folder; what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+
+def succeed(result: dict[str, Any]) -> None:
+    """A step of NbGraderAPI reports failure in its result."""
+    assert result["success"], f"{result.get('error')}\n{result.get('log')}"
+
+
+def make_course(folder: Path) -> Course:
+    """A course with one lesson and its exchange; nothing is released yet."""
+    course = Course(folder.resolve())
+    exchange = course.folder / "an exchange"
+    exchange.mkdir()
+    course.root.mkdir()
+    shutil.copytree(build.ROOT / "solutions" / LESSON, course.root / "solutions" / LESSON)
+    settings = (build.ROOT / "nbgrader_config.py").read_text()
+    settings += COURSE_SETTINGS.format(exchange=str(exchange))
+    (course.root / "nbgrader_config.py").write_text(settings)
+    return course
+
+
+def address(runtime: Path, server: subprocess.Popen, folder: Path) -> str:
+    """Where the server listens, once it does."""
+    for _ in range(900):  # a busy machine takes long to start it
+        assert server.poll() is None, (folder / "server.log").read_text()[-4000:]
+        for path in runtime.glob("jpserver-*.json"):
+            try:
+                return json.loads(path.read_text())["url"].rstrip("/")
+            except ValueError:  # still being written
+                continue
+        time.sleep(0.1)
+    raise TimeoutError((folder / "server.log").read_text()[-4000:])
+
+
+@contextmanager
+def jupyter_server(course: Course, token: str) -> Iterator[str]:
+    """A Jupyter server in the course's folder, formgrader included; its address."""
+    environment = course.environment()
+    options = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
+    with (course.folder / "server.log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_server", *options, f"--IdentityProvider.token={token}"],
+            cwd=course.root,
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield address(Path(environment["JUPYTER_RUNTIME_DIR"]), server, course.folder)
+        finally:
+            server.terminate()
+            server.wait(timeout=20)
