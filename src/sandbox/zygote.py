@@ -34,7 +34,15 @@ from sandbox.wire import BadMessage, PeerGone, Wire
 
 PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
 # No notebook imports them, and what they are built with takes half a second.
-SERVERS = ("inferlab.serve.", "labkit.explorer.server", "labkit.interview.")
+SERVERS = (
+    "inferlab.commands.",
+    *(
+        f"inferlab.serve.{name}"
+        for name in ("app", "loop", "metrics", "options", "protocol", "text")
+    ),
+    "labkit.explorer.server",
+    "labkit.interview.",
+)
 
 
 def preload() -> None:
@@ -66,7 +74,7 @@ def import_all(package: str, torch: bool = True) -> None:
     """
     folders = getattr(importlib.import_module(package), "__path__", [])  # a module has none
     for module in pkgutil.walk_packages(folders, f"{package}."):
-        if module.name.startswith(SERVERS) and not module.name.endswith(".process"):
+        if module.name.startswith(SERVERS):
             continue
         if torch or not _imports_torch(module):
             with contextlib.suppress(ImportError):

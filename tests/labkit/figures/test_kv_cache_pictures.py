@@ -15,7 +15,6 @@ from matplotlib.text import Text
 from inferlab.generate import generate_cached
 from inferlab.kv_cache import KVCache
 from inferlab.operators import attention
-from labkit.figures import kv_cache as kv_figures
 from labkit.figures import kv_cache_pictures as pictures
 
 EXAMPLES = {
@@ -296,7 +295,7 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
 )
 def test_each_figure_has_a_function_that_shows_it(name, arguments, monkeypatch):
     shown = []
-    monkeypatch.setattr(kv_figures, "show", lambda fig, alt: shown.append(alt))
+    monkeypatch.setattr("labkit.figures.look.show", lambda fig, alt: shown.append(alt))
     show_it, make = getattr(pictures, name), getattr(pictures, f"{name}_figure")
     assert (show_it.__name__, show_it.__doc__) == (name, make.__doc__)
     assert inspect.signature(show_it).parameters == inspect.signature(make).parameters

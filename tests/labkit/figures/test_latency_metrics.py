@@ -12,7 +12,6 @@ from matplotlib.patches import Rectangle
 
 from inferlab.latency_metrics import RequestTrace, percentile
 from inferlab.workload import bursty_arrivals, mm1_percentile, poisson_arrivals
-from labkit.figures import kv_cache as kv_figures
 from labkit.figures import latency_metrics as figures
 
 TRACE = RequestTrace(5.0, (5.42, 5.48, 5.53, 5.6, 5.65, 5.95, 6.0, 6.06), 5.18)
@@ -159,7 +158,7 @@ def test_what_cannot_be_drawn_is_refused(make, message):
 )
 def test_each_figure_has_a_function_that_shows_it(name, arguments, monkeypatch):
     shown = []
-    monkeypatch.setattr(kv_figures, "show", lambda fig, alt: shown.append(alt))
+    monkeypatch.setattr("labkit.figures.look.show", lambda fig, alt: shown.append(alt))
     show_it, make = getattr(figures, name), getattr(figures, f"{name}_figure")
     assert (show_it.__name__, show_it.__doc__) == (name, make.__doc__)
     assert inspect.signature(show_it).parameters == inspect.signature(make).parameters

@@ -208,7 +208,7 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
 )
 def test_each_figure_has_a_function_that_shows_it(name, monkeypatch):
     shown = []
-    monkeypatch.setattr("labkit.figures.kv_cache.show", lambda fig, alt: shown.append((fig, alt)))
+    monkeypatch.setattr("labkit.figures.look.show", lambda fig, alt: shown.append((fig, alt)))
     show_it, make = getattr(figures, name), getattr(figures, f"{name}_figure")
     assert (show_it.__name__, show_it.__doc__) == (name, make.__doc__)
     assert inspect.signature(show_it).parameters == inspect.signature(make).parameters
