@@ -37,16 +37,15 @@ from typing import Any
 import numpy as np
 
 from inferlab.checkpoints.read_config import read_config
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
-from inferlab.roofline import body_params
 from inferlab.data import load_config, load_devices, load_models, model_preset
 from inferlab.kv_cache import kv_cache_bytes
+from inferlab.roofline import body_params
+from labkit.explorer import explore
 from labkit.figures import roofline as roofline_figures
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured, pick
-from labkit.explorer import explore
 from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_quantity, format_seconds
 

@@ -35,8 +35,7 @@ import math
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.attention import Cache
 from inferlab.components import component_bytes, component_flops, component_params
 from inferlab.config import ModelConfig

@@ -33,10 +33,8 @@ from time import perf_counter
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
-from inferlab.roofline import body_params, forward_flops, step_bound_s
 from inferlab.data import load_config, model_preset
 from inferlab.generate import Kept, ModelParts
 from inferlab.kv_cache import kv_cache_bytes
@@ -50,6 +48,7 @@ from inferlab.operators import (
     rotate,
     split_heads,
 )
+from inferlab.roofline import body_params, forward_flops, step_bound_s
 from inferlab.tokenizer import StreamDecoder
 from inferlab.weights import LayerWeights, random_weights
 from labkit.figures import prefill_decode as phase_figures

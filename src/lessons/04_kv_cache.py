@@ -32,18 +32,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
-from inferlab.roofline import forward_flops, step_bound_s
 from inferlab.data import load_models, model_preset
 from inferlab.kv_cache import AttentionLayer, key_drift
 from inferlab.model import Model
+from inferlab.roofline import forward_flops, step_bound_s
+from labkit.explorer import explore
 from labkit.figures import kv_cache as kv_figures
 from labkit.figures import kv_cache_pictures as kv_pictures
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured
-from labkit.explorer import explore
 from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 

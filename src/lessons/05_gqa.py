@@ -36,11 +36,10 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
-from inferlab.counted_memory import CountedMemory
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.attention import ArrayMemory, Memory
 from inferlab.config import ModelConfig
+from inferlab.counted_memory import CountedMemory
 from inferlab.data import load_config, load_devices, load_models, model_preset
 from inferlab.operators import (
     attention,
@@ -51,12 +50,12 @@ from inferlab.operators import (
     softmax,
     split_heads,
 )
+from labkit.explorer import explore
 from labkit.figures import gqa as gqa_figures
-from labkit.measure import gqa as gqa_measure
 from labkit.figures import kv_cache_pictures as kv_pictures
+from labkit.measure import gqa as gqa_measure
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured
-from labkit.explorer import explore
 from labkit.measure.models import trained_model
 from labkit.units import format_bytes, format_seconds
 

@@ -36,8 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.counted_memory import CountedMemory, traced_peak
 from inferlab.flash_attention import Memory, Partial, on_chip_numbers
 from inferlab.generate import generate_cached

@@ -39,8 +39,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.counted_memory import CountedMemory
 from inferlab.data import model_preset
 from inferlab.fp8 import FORMATS
@@ -53,10 +52,10 @@ from inferlab.quantized_model import (
     perplexity,
     with_changed_weights,
 )
+from labkit.explorer import explore
 from labkit.figures import quantization as quant_figures
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured
-from labkit.explorer import explore
 from labkit.measure.models import trained_model
 from labkit.units import format_bytes
 

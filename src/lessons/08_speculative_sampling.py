@@ -37,18 +37,17 @@ from typing import Any
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.data import ROOT
 from inferlab.generate import generate_cached
 from inferlab.model import Model
-from inferlab.sampling import Engine, LawOf, prefilled, sampled_tokens
 from inferlab.prompt_lookup import LookupStats, generate_lookup
+from inferlab.sampling import Engine, LawOf, prefilled, sampled_tokens
 from inferlab.speculative_sampling import kept_law, laws_after, require_same_vocab
+from labkit.explorer import explore
 from labkit.figures import speculative_sampling as speculative_figures
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured, pick, torch_module
-from labkit.explorer import explore
 from labkit.measure.models import trained_model
 
 # %% [markdown]

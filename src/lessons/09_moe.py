@@ -36,8 +36,7 @@ from collections.abc import Callable
 import numpy as np
 
 from inferlab.checkpoints.read_config import read_config
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.config import ModelConfig
 from inferlab.data import ROOT, load_config, load_models, model_preset
 from inferlab.generate import generate_cached
@@ -46,11 +45,10 @@ from inferlab.moe_sizes import other_params, touched_by_enumeration
 from inferlab.operators import softmax, swiglu
 from inferlab.params import count_params, expert_params, router_params
 from inferlab.weights import LayerWeights, present
-from labkit.measure import expert_use
-from labkit.figures import moe as moe_figures
-from labkit.measure import timing
-from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.explorer import explore
+from labkit.figures import moe as moe_figures
+from labkit.measure import expert_use, timing
+from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.measure.models import trained_model
 from labkit.units import format_bytes
 

@@ -36,21 +36,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.batching import Job, exponential_gain, seat_use
 from inferlab.config import ModelConfig
-from inferlab.roofline import compute_bound_batch, step_bound_s
 from inferlab.data import load_devices, model_preset
-from inferlab.kv_cache import largest_batch
 from inferlab.generate import generate_cached
+from inferlab.kv_cache import largest_batch
 from inferlab.operators import attention, causal_mask
 from inferlab.paging import OutOfPages, PagePool
 from inferlab.prefix_cache import digest
+from inferlab.roofline import compute_bound_batch, step_bound_s
 from inferlab.scheduler import Request, Work
 from labkit.figures import batching as batching_figures
-from labkit.measure import batching as batching_measure
 from labkit.figures import batching_pictures
+from labkit.measure import batching as batching_measure
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.measure.models import trained_model

@@ -38,8 +38,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.latency_metrics import RequestTrace
 from inferlab.prefill_decode import end_to_end_s
 from inferlab.serve.engine import ServingEngine

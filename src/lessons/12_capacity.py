@@ -40,21 +40,19 @@ from typing import Any
 import numpy as np
 
 from inferlab.checkpoints.read_config import read_config
-from grader import Answers, check, confront, drill, hint, predict, ready, solution
-from grader.learner import progress
+from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import Deployment, weights_read
-from inferlab.config import ModelConfig
-from inferlab.roofline import forward_flops
-from inferlab.data import ROOT, load_config, load_devices, model_preset
 from inferlab.checkpoints.hf_stored import read_stored
+from inferlab.config import ModelConfig
+from inferlab.data import ROOT, load_config, load_devices, model_preset
+from inferlab.roofline import forward_flops
 from inferlab.serve.load_client import goodput_per_s, load, summary
 from inferlab.speculative_sampling import speedup
-from labkit.figures import capacity as capacity_figures
-from labkit.measure import load_test
-from labkit.measure import timing
-from labkit.measure.device import describe, grading, not_measured
 from labkit.explorer import explore
+from labkit.figures import capacity as capacity_figures
+from labkit.measure import load_test, timing
+from labkit.measure.device import describe, grading, not_measured
 from labkit.measure.models import trained_model
 from labkit.plan import describe as describe_stored
 from labkit.plan import plan

@@ -41,12 +41,14 @@ def may_name(value: Any, name: str) -> bool:
         return not name.startswith("__")
     if name.startswith("_"):
         return False
-    return name in _names_for_answers(kind) if _is_from(kind, "grader") else True
+    bounded = _is_from(kind, "grader") or _is_instrument(kind)
+    return name in _names_for_answers(kind) if bounded else True
 
 
 def may_change(value: Any) -> bool:
     """Objects of the engine that a case makes anew each time, and those of the learner's class."""
-    return is_learners(value) or _is_from(type(value), "inferlab")
+    kind = type(value)
+    return is_learners(value) or (_is_from(kind, "inferlab") and not _is_instrument(kind))
 
 
 def is_learners(value: Any) -> bool:
@@ -64,7 +66,7 @@ def _has_learners_part(kind: Any) -> bool:
 @lru_cache(maxsize=64)
 def _names_for_answers(kind: Any) -> frozenset[str]:
     """What an instrument's `for_answers` says; else what the engine's class that it extends has."""
-    if hasattr(kind, "for_answers"):
+    if _is_instrument(kind):
         return frozenset(kind.for_answers)
     engine = [base for base in kind.__mro__ if _is_from(base, "inferlab")]
     names = {n for base in engine for n in (*vars(base), *getattr(base, "__annotations__", ()))}
@@ -74,6 +76,11 @@ def _names_for_answers(kind: Any) -> frozenset[str]:
 def _is_ours(thing: Any) -> bool:
     module = getattr(thing, "__module__", "") or ""
     return module.split(".")[0] == "inferlab" or module.startswith("grader.checks")
+
+
+def _is_instrument(kind: Any) -> bool:
+    """Whether it counts what an answer does: only what it says is open to one."""
+    return hasattr(kind, "for_answers")
 
 
 def _is_from(kind: type, package: str) -> bool:
