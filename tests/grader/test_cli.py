@@ -251,7 +251,7 @@ def test_lab_copies_the_lessons_and_becomes_jupyter(
     assert command[-1] == "--debug"
     assert f"--ServerApp.root_dir={course.work}" in command
     assert "--ServerApp.port=9123" in command
-    assert "grader/jupyter" in Path(environment["JUPYTER_CONFIG_PATH"]).as_posix()
+    assert "grader/learner/jupyter" in Path(environment["JUPYTER_CONFIG_PATH"]).as_posix()
     assert course.mine.exists()
     assert Path.cwd() == course.work
 
