@@ -1,7 +1,7 @@
 """Whole models with rounded numbers: weights, a cache, and what that costs in quality.
 
 The rounded weights are kept as the floating-point numbers that the codes stand for, so the plain
-forward pass runs on them: this file is for measuring quality. For speed see torch_engine.py.
+forward pass runs on them: this file is for measuring quality. For speed see engines/pytorch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The figures of the lesson on fewer keys and values.
 
-As in kv_figures, name_figure(...) gives (figure, alt text) and name(...) shows it. What a colour
+As in look.py, name_figure(...) gives (figure, alt text) and name(...) shows it. What a colour
 says is said by a marker, a line style or a word too. Sizes that do not fit raise ValueError.
 """
 

@@ -1,6 +1,6 @@
 """The drawings of the lesson on the KV cache: what is shared, where it lies, when it is written.
 
-As in kv_figures, name_figure(...) gives (figure, alt text) and name(...) shows it. A drawing is
+As in look.py, name_figure(...) gives (figure, alt text) and name(...) shows it. A drawing is
 placed by hand, in inches from the lower left corner. Sizes that do not fit raise ValueError.
 """
 

@@ -1,6 +1,6 @@
 """The figures of the lesson on latency: token times, tails, limits, arrivals, the hockey stick.
 
-As in kv_figures, name_figure(...) gives (figure, alt text) and name(...) shows it. What a colour
+As in look.py, name_figure(...) gives (figure, alt text) and name(...) shows it. What a colour
 says is said by a marker, a hatch or a word too; the numbers of the alt text come from the data.
 """
 

@@ -1,6 +1,6 @@
 """The figures of the lesson on the two phases of a generation.
 
-As in kv_figures, name_figure(...) gives (figure, alt text) and name(...) shows it; the numbers of
+As in look.py, name_figure(...) gives (figure, alt text) and name(...) shows it; the numbers of
 the alt text come from the data. What cannot be drawn raises ValueError.
 """
 

@@ -13,7 +13,7 @@ QUERY_ROWS = 128  # queries whose scores are held at once, in attend_in_blocks
 
 
 class View(Protocol):
-    """What the queries may see, as torch_cache.Places says it."""
+    """What the queries may see, as cache.Places says it."""
 
     @property
     def mask(self) -> Tensor | None: ...

@@ -109,7 +109,7 @@ class Format:
 
     @property
     def cache(self) -> torch.dtype:
-        """The numbers of the cache: see torch_step for why 8- and 4-bit models differ on a CPU."""
+        """The numbers of the cache: see step.py for why 8- and 4-bit models differ on a CPU."""
         return self.residual if self.device == "cpu" else self.compute
 
     def gain(self, array: np.ndarray) -> Tensor:

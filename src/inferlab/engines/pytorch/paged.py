@@ -47,7 +47,7 @@ class TorchPagePool(PagePool):
 class Group:
     """Requests that attend together: rows of the pass, and where the keys that they see lie.
 
-    rows: (B * T,); slots: (B, S); mask, plain and causal as in torch_cache.Places.
+    rows: (B * T,); slots: (B, S); mask, plain and causal as in cache.Places.
     """
 
     rows: slice | Tensor

@@ -1,6 +1,6 @@
 """One token of one sequence through TorchModel on a CPU: a decode step, arranged for speed.
 
-Read torch_layers.py first: it says what is done, for any number of rows on any device. In a step of
+Read layers.py first: it says what is done, for any number of rows on any device. In a step of
 one row, some thirty small operations a layer stand beside four products. With 4-bit weights they
 took a third of its time. So here:
 
@@ -147,7 +147,7 @@ class _Buffers:
 class _Turn:
     """RoPE of the queries and keys of one position, in place; 1/sqrt(d_head) goes with the queries.
 
-    tables: see torch_layers.rotate; heads: (n_heads + n_kv_heads, d_head), the queries first
+    tables: see layers.rotate; heads: (n_heads + n_kv_heads, d_head), the queries first
     """
 
     def __init__(
