@@ -4,7 +4,7 @@ A decode step reads every weight once. In pages of 4 KiB half a gigabyte is 131,
 more than a core keeps the addresses of, so it looks them up all the time; in pages of 2 MiB it is
 257. NumPy asks the kernel for large pages too, but only for single arrays of 4 MiB and more, and
 most matrices of a small model are smaller. Weights in one block, in the order in which they are
-read, made a decode step 1.06 times as fast as separate arrays on the machine of fast_numpy/model.py; the
+read, made a decode step 1.06 times as fast as separate arrays on the machine of fast_numpy; the
 size of the pages was 0 to 2 % of it there. Where addresses are dearer to look up it is more.
 
 Linux only; elsewhere, or where the kernel refuses, the memory is ordinary and nothing is said.
