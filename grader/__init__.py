@@ -13,6 +13,7 @@ from grader.learner.desk import (
     ready,
     solution,
 )
+from grader.learner.my_engine import my_engine
 from grader.learner.progress import progress
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "drill",
     "hint",
     "interview",
+    "my_engine",
     "predict",
     "progress",
     "ready",

@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from inferlab.serve.options import add_arguments
+from inferlab.engines.options import add_arguments as engine_options
+from inferlab.serve.options import add_arguments as serve_options
 from labkit.plan_options import add_arguments as plan_options
 
 EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
@@ -88,12 +89,12 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     generate.add_argument("--raw", action="store_true", help="continue the text as it stands")
 
-    _engine_options(generate, "float32")
+    engine_options(generate)
     speculate_cli.add_arguments(generate)
 
     bench = verb("bench", run_bench, "measure decoding in batches: a JSON record and a picture")
     bench.add_argument("--model", default="smollm2", help="a name or a path (default: smollm2)")
-    _engine_options(bench, "float32", several=True)
+    engine_options(bench, several=True)
     bench.add_argument("--batch", default="1,4,16", metavar="N,N,...", help="default: 1,4,16")
     bench.add_argument("--prompt", type=int, default=64, metavar="N", help="tokens in the prompt")
     bench.add_argument("--steps", type=int, default=24, metavar="N", help="decode steps to time")
@@ -103,8 +104,7 @@ def parser() -> argparse.ArgumentParser:
 
     serve = verb("serve", run_serve, "serve a model over HTTP, as OpenAI's API does", work=True)
     serve.add_argument("--mine", action="store_true", help="with your own parts: see assemble")
-    add_arguments(serve)
-    _engine_options(serve, "float32")
+    serve_options(serve)
 
     plan_options(verb("plan", run_plan, "size a deployment of any model from its config.json"))
 
@@ -140,25 +140,6 @@ def parser() -> argparse.ArgumentParser:
 
     verb("build", run_build, "build solutions/ and notebooks/ (for those who write lessons)")
     return top
-
-
-def _engine_options(sub: argparse.ArgumentParser, dtype: str, several: bool = False) -> None:
-    """--engine, --device and --dtype; several: dtypes may be a list with commas."""
-    from inferlab.device import DEVICES, DTYPES
-
-    sub.add_argument(
-        "--engine",
-        default="auto",
-        choices=("auto", "numpy", "fast", "torch"),
-        help="default: numpy for float32 on the cpu, else torch",
-    )
-    sub.add_argument("--device", default="cpu", choices=("auto", *DEVICES), help="default: cpu")
-    if several:
-        sub.add_argument(
-            "--dtype", default=dtype, metavar="D,D,...", help=f"of {', '.join(DTYPES)}"
-        )
-    else:
-        sub.add_argument("--dtype", default=dtype, choices=DTYPES, help=f"default: {dtype}")
 
 
 def work_folder(args: argparse.Namespace, root: Path | None = None) -> Path:
@@ -265,7 +246,7 @@ def own_parts(args: argparse.Namespace) -> dict[str, str]:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    from inferlab.commands.serve import run_serve as serve
+    from inferlab.serve.run import run_serve as serve
 
     return serve(args, own_parts(args))
 

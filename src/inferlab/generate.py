@@ -11,7 +11,7 @@ Source: Pope et al. 2022 (arXiv 2211.05102), section 2.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -26,13 +26,12 @@ from inferlab.operators import (
     rotate,
     split_heads,
 )
+from inferlab.sampling import Engine
 from inferlab.tokenizer import StreamDecoder, Tokenizer
 from inferlab.transformer import check_tokens, decoder_block, position_angles, visible_keys
 
 if TYPE_CHECKING:
     from inferlab.config import ModelConfig
-    from inferlab.engines.fast_numpy.model import FastModel
-    from inferlab.engines.pytorch.model import TorchModel
     from inferlab.weights import LayerWeights
 
 Kept = list[tuple[np.ndarray, np.ndarray]]
@@ -237,12 +236,19 @@ def chunked_prefill(
 # ---- a stream of tokens ------------------------------------------------------------------------
 
 
+class Writer(Engine, Protocol):
+    """An engine that may know its tokenizer: every one of ours."""
+
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+
+
 class Stop(str):
     """Why a generation ended: a short text to show."""
 
 
 def stream_tokens(
-    model: Model | FastModel | TorchModel, prompt: Sequence[int], max_new_tokens: int
+    model: Writer, prompt: Sequence[int], max_new_tokens: int
 ) -> Iterator[int | Stop]:
     """Yield greedy tokens as they come, with a KV cache; at the end one Stop that says why.
 
@@ -280,7 +286,7 @@ def encode_prompt(tokenizer: Tokenizer, text: str, chat: bool) -> list[int]:
 
 
 def stream(
-    model: Model | FastModel | TorchModel,
+    model: Writer,
     prompt_text: str,
     max_new_tokens: int = 64,
     chat: bool = True,
@@ -304,7 +310,7 @@ def stream(
             yield decoder.flush()
 
 
-def tokenizer_of(model: Model | FastModel | TorchModel) -> Tokenizer:
+def tokenizer_of(model: Writer) -> Tokenizer:
     """Its tokenizer; raises ValueError where it came without one."""
     if model.tokenizer is None:
         raise ValueError("this model came without a tokenizer (no tokenizer.json in its folder)")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from inferlab.latency_metrics import RequestTrace
-from inferlab.serve.engine import ServingEngine
 
 Numbers = Sequence[float] | np.ndarray
 
@@ -146,6 +146,16 @@ class Job:
     n_new: int
 
 
+class Batcher(Protocol):
+    """What a load is sent to: the ServingEngine, or another with these two calls."""
+
+    def add(self, request_id: str, prompt: Sequence[int], max_new_tokens: int) -> Any:
+        """Take a request in."""
+
+    def step(self) -> Iterable[Any]:
+        """One pass; -> an event (request_id, finish) for each request that it touched."""
+
+
 def draw_jobs(n: int, vocab_size: int, rng: np.random.Generator, mean_new: int = 16) -> list[Job]:
     """n jobs with random prompts of 16 to 48 tokens and answers of exponential length, 2 or more.
 
@@ -161,7 +171,7 @@ def draw_jobs(n: int, vocab_size: int, rng: np.random.Generator, mean_new: int =
 
 
 def serve_open_loop(
-    engine: ServingEngine,
+    engine: Batcher,
     jobs: Sequence[Job],
     arrivals_s: Numbers,
     max_in_flight: int,

@@ -39,11 +39,13 @@ from typing import Any
 
 import numpy as np
 
-from inferlab.checkpoints.read_config import read_config
-from grader import Answers, check, confront, drill, hint, predict, progress, ready, solution
+from grader import (
+    Answers, check, confront, drill, hint, my_engine, predict, progress, ready, solution
+)  # fmt: skip
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import Deployment, weights_read
 from inferlab.checkpoints.hf_stored import read_stored
+from inferlab.checkpoints.read_config import read_config
 from inferlab.config import ModelConfig
 from inferlab.data import ROOT, load_config, load_devices, model_preset
 from inferlab.roofline import forward_flops
@@ -589,7 +591,7 @@ if ready(*PARTS):
 # serving, is named in the server's log and in the client's error.
 
 # %%
-own = 0 if grading() else load_test.show_parts()
+mine = None if grading() else my_engine()
 
 # %% [markdown]
 # ### Start it, load it
@@ -614,9 +616,9 @@ model = trained_model(served)
 n_prompt, n_output, rate_per_s, n_requests = 64, 32, 4.0, 24
 alone = four_users = samples = public = None
 if model:
-    options = ["--max-running", "16", "--pages", "512", *(["--mine"] if own else [])]
+    options = ["--max-running", "16", "--pages", "512"]
     prompts = load_test.random_prompts(n_requests + 5, n_prompt, model.config.vocab_size)
-    with running_server(*options, model=served) as url:
+    with running_server(*options, model=served, command=mine) as url:
         load(url, prompts[:1], arrivals_s=[0.0], max_tokens=4)  # the first one warms it up
         alone = load(url, prompts[:1], arrivals_s=[0.0], max_tokens=n_output)
         four_users = load(url, prompts[1:5], arrivals_s=[0.0] * 4, max_tokens=n_output)
@@ -691,7 +693,7 @@ if model:
     if program() is None:
         not_measured('by a public client: pip install "inferlab[bench]" brings guidellm')
     else:
-        with running_server(*options, model=served) as url:
+        with running_server(*options, model=served, command=mine) as url:
             load(url, prompts[:1], arrivals_s=[0.0], max_tokens=4)
             public = load_test.public_client(url, served, model.tokenizer, **public_load)
         if public:

@@ -14,7 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 VERBS = (
-    *("check", "confront", "drill", "hint", "interview"),
+    *("check", "confront", "drill", "hint", "interview", "my_engine"),
     *("predict", "progress", "reset", "solution"),
 )
 

@@ -38,7 +38,7 @@ SERVERS = (
     "inferlab.commands.",
     *(
         f"inferlab.serve.{name}"
-        for name in ("app", "loop", "metrics", "options", "protocol", "text")
+        for name in ("__main__", "app", "loop", "metrics", "options", "protocol", "run", "text")
     ),
     "labkit.explorer.server",
     "labkit.interview.",

@@ -11,13 +11,12 @@ import numpy as np
 from inferlab import device as devices
 from inferlab.cache_sizes import layer_cache_numbers
 from inferlab.engines.fast_numpy.model import FastModel
+from inferlab.engines.options import ENGINES
 from inferlab.model import Model, load_model
 from inferlab.roofline import forward_flops
 
 if TYPE_CHECKING:
     from inferlab.engines.pytorch.model import TorchModel
-
-ENGINES = ("auto", "numpy", "fast", "torch")
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,28 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+REFERENCE = (sys.executable, "-m", "inferlab.serve")
 STARTUP_S = 60.0
 STOP_S = 15.0
 
 
 @contextmanager
-def running_server(*options: str, model: str = "tiny-target") -> Iterator[str]:
-    """Start `inferlab serve` on a free port of this machine; gives its address.
+def running_server(
+    *options: str, model: str = "tiny-target", command: Sequence[str] | None = None
+) -> Iterator[str]:
+    """Start a server on a free port of this machine; gives its address.
 
-    options: more of the verb's, such as "--mine". The server is stopped at the end, whatever
-    happens in the block. Raises RuntimeError, with what the server said, if it does not come up.
+    options: more of a server's, such as "--pages", "64". command: what starts the server, in place
+    of `python -m inferlab.serve`. The server is stopped at the end, whatever happens in the block.
+    Raises RuntimeError, with what the server said, if it does not come up.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         port = free_port()
-        command = [sys.executable, "-m", "grader.cli", "serve", "--model", model]
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stdout=said, stderr=subprocess.STDOUT
-        )
+        words = [*(command or REFERENCE), "--model", model, "--port", str(port), *options]
+        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT)
         try:
             url = f"http://127.0.0.1:{port}"
             if not _comes_up(process, url):

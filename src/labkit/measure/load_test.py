@@ -1,10 +1,7 @@
-"""The load test of lesson 12: whose parts serve, what is sent, what stands beside the bounds."""
+"""The load test of lesson 12: what is sent, and what stands beside the bounds."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,28 +9,6 @@ import numpy as np
 from inferlab.tokenizer import Tokenizer
 from labkit.measure.device import not_measured
 from labkit.units import format_seconds
-
-ASSEMBLE_S = 300
-
-
-def show_parts() -> int:
-    """Print the table of `inferlab assemble`; -> how many parts are the learner's own.
-
-    Only the lessons of which something is yours are printed in full.
-    """
-    command = [sys.executable, "-m", "grader.cli", "assemble"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ASSEMBLE_S)
-    if done.returncode:
-        print(f"inferlab assemble failed: {done.stderr[-500:]}")
-        return 0
-    *lessons, last = done.stdout.strip().split("\n\n")
-    for block in lessons:
-        head, *parts = block.splitlines()
-        own = sum(bool(re.search(r" yours\b", line)) for line in parts)
-        print(f"{head}: {own} of {len(parts)} yours")
-        print("\n".join(parts) if own else f"  all {len(parts)} from the reference")
-    print(last)
-    return int(last.split()[0])
 
 
 def random_prompts(n: int, n_tokens: int, vocab_size: int, seed: int = 0) -> list[list[int]]:

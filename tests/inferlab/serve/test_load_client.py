@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import subprocess
 import threading
 from contextlib import contextmanager
 
@@ -260,17 +259,6 @@ def test_a_missing_public_client_is_said_loudly(capsys, monkeypatch):
     assert "not measured here" in capsys.readouterr().out
     with pytest.raises(RuntimeError, match="not installed"):
         load_guidellm.run("http://127.0.0.1:1", "m", None)
-
-
-def test_whose_parts_in_short(capsys, monkeypatch):
-    said = "01_x\n  one    yours\n  two    reference  no notebook\n\n02_y\n  three  reference\n"
-    done = subprocess.CompletedProcess([], 0, stdout=f"{said}\n1 of 3 parts are yours\n", stderr="")
-    monkeypatch.setattr(load_test.subprocess, "run", lambda *_, **__: done)
-    assert load_test.show_parts() == 1
-    shown = capsys.readouterr().out
-    assert "01_x: 1 of 2 yours\n  one    yours\n" in shown
-    assert "02_y: 0 of 1 yours\n  all 1 from the reference\n" in shown
-    assert "three" not in shown
 
 
 def test_two_clients_are_compared_round_by_round():
