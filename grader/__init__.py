@@ -1,4 +1,9 @@
-"""The autograder. A notebook imports its verbs from here."""
+"""The autograder. A notebook imports its verbs from here.
+
+checks/ says what earns points and judging/ how it is judged; learner/ is what one person meets,
+classroom/ a class; notebooks/ builds and mends the files, safe_pages/ shows them; cli.py is the
+command `inferlab`.
+"""
 
 import inferlab  # noqa: F401  first: it sets how long NumPy's threads wait busily
 from grader.learner.desk import (

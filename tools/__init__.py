@@ -1,6 +1,7 @@
-"""Programs for those who write the course; nothing here is installed. Run each as a module:
+"""Programs for those who write the course; nothing here is installed.
 
-python -m tools.docs.pipeline
+Run each as a module: `python -m tools.docs.pipeline`. docs/ draws and writes what README and docs/
+show, book/ makes the site, tiny_models/ trains the small models, mutants.py tries the checks.
 """
 
 from pathlib import Path

@@ -1,12 +1,13 @@
-"""What notebooks need besides the reference engine.
+"""What notebooks need besides the engine.
 
 store        the learner's progress and predictions, on disk
-display      putting HTML or Markdown before the reader, with a plain-text form
-units        reading and writing quantities with units
 predictions  predict, lodge, confront
-plan         how many users a model serves, on which devices
-figures/     the pictures, one file a lesson, with alternative text and in one readable style
-measure/     seconds, bandwidth and FLOP/s, on which device, written down with the machine
-interview/   knowledge checks with a learner's own numbers, drills, mock interviews, the report
+units        reading and writing quantities with units
+display      putting HTML or Markdown before the reader, with a plain-text form
+files        writing a file whole or not at all
+plan         the table and the picture of `inferlab plan`
+figures/     the pictures of each lesson, with alternative text
+measure/     clocks, devices, trained models, and what each lesson measures
+interview/   practice questions, knowledge checks, and their history
 explorer/    a model, a device and a load to turn: memory, roofline and speed at once
 """

@@ -1,1 +1,5 @@
-"""They draw the pictures and write the tables of README and docs/. Run each as a file."""
+"""What draws the pictures and writes the tables of README and docs/.
+
+Each file is run as a module, `python -m tools.docs.NAME`; boxes holds what two pictures share. A
+test makes them again and compares.
+"""

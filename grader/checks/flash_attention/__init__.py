@@ -1,4 +1,8 @@
-"""What earns points in lesson 06, in the order of the lesson."""
+"""What earns points in lesson 06, in the order of the lesson.
+
+One file for each group of exercises: cases, hints, right and wrong answers. quiz.py holds the
+knowledge check. `grader.judging.registry` reads EXERCISES, QUESTIONS and PREDICTIONS from here.
+"""
 
 from grader.checks.flash_attention.blocks import COUNT_TILES, KEY_BLOCKS
 from grader.checks.flash_attention.chip import BLOCK_SIZE

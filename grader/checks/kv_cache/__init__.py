@@ -1,4 +1,8 @@
-"""What earns points in lesson 04, in the order of the lesson."""
+"""What earns points in lesson 04, in the order of the lesson.
+
+One file for each group of exercises: cases, hints, right and wrong answers. quiz.py holds the
+knowledge check. `grader.judging.registry` reads EXERCISES, QUESTIONS and PREDICTIONS from here.
+"""
 
 from grader.checks.kv_cache.decode import ATTEND, CACHED, UNCACHED
 from grader.checks.kv_cache.lesson import LESSON

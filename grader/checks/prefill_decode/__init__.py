@@ -1,4 +1,8 @@
-"""What earns points in lesson 03, in the order of the lesson."""
+"""What earns points in lesson 03, in the order of the lesson.
+
+One file for each group of exercises: cases, hints, right and wrong answers. quiz.py holds the
+knowledge check. `grader.judging.registry` reads EXERCISES, QUESTIONS and PREDICTIONS from here.
+"""
 
 from grader.checks.prefill_decode.chunks import CHUNKED
 from grader.checks.prefill_decode.costs import FLOPS, INTENSITY, READ

@@ -1,4 +1,5 @@
-"""What the verbs of `inferlab` do that need the engine alone: generate, serve, bench.
+"""What the verbs `generate` and `bench` of `inferlab` do; the top of the engine.
 
-Each file has one `run_…(args) -> exit code`; grader/cli.py declares the options and calls it.
+Each file has one `run_…(args) -> exit code`, or a function that gives rows; grader/cli.py declares
+the options and calls it. Nothing else in inferlab may import from here.
 """

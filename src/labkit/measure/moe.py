@@ -1,4 +1,4 @@
-"""Watch the experts of a model that runs: who is chosen, by the learner's function or the course's.
+"""What lesson 09 measures: the experts of a model that runs, and who is chosen.
 
 The engine calls inferlab.moe for each mixture. For as long as a with block lasts, what is called
 there is exchanged, as a forward hook would do it.
