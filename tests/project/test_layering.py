@@ -61,7 +61,7 @@ def layers() -> dict[str, int]:
     rows = re.findall(r"^\| (\d+) \|([^|]*)\|", section.split("\n## ")[0], re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
     return {
-        place.strip("`"): int(number)
+        place.strip("`").removeprefix("src/inferlab/"): int(number)
         for number, places in rows
         for place in re.findall("`[^`]+`|every other file", places)
     }
