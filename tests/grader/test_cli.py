@@ -281,10 +281,10 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("module", "name", "words", "expected"),
     [
-        ("fetch", "run_fetch", ["fetch"], {"name": "smollm2", "force": False}),
-        ("fetch", "run_fetch", ["fetch", "x", "--force"], {"name": "x", "force": True}),
+        ("checkpoints.fetch", "run_fetch", ["fetch"], {"name": "smollm2", "force": False}),
+        ("checkpoints.fetch", "run_fetch", ["fetch", "x", "--force"], {"name": "x", "force": True}),
         (
-            "generate_command",
+            "commands.generate",
             "run_generate",
             ["generate", "Hello", "--max-new-tokens", "5", "--raw"],
             {
@@ -298,7 +298,7 @@ def test_doctor_looks_at_a_notebook(course: Course, capsys: pytest.CaptureFixtur
             },
         ),
         (
-            "generate_command",
+            "commands.generate",
             "run_generate",
             ["generate", "x", "--engine", "torch", "--device", "auto", "--dtype", "int4"],
             {"engine": "torch", "device": "auto", "dtype": "int4"},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from lesson_text import cells, stated_numbers
 
-from grader.checks.gqa.predict import kv_weights_saved
+from grader.checks.gqa.predictions import kv_weights_saved
 from grader.judging import registry
 from grader.judging.judge import judge
 from grader.judging.verdict import Outcome

@@ -9,7 +9,7 @@ from grader.checks.gqa.grouped import GROUPED
 from grader.checks.gqa.heads import KV_HEAD, POOL, REPEAT
 from grader.checks.gqa.latent import COMPRESS, EXPAND
 from grader.checks.gqa.lesson import LESSON
-from grader.checks.gqa.predict import PREDICTIONS
+from grader.checks.gqa.predictions import PREDICTIONS
 from grader.checks.gqa.quiz import QUESTIONS
 from grader.checks.gqa.shares import INTENSITY, PER_DEVICE
 from grader.checks.gqa.sizes import BYTES, GROW_AND_CAP, LAYER_NUMBERS

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.gqa.lesson import LESSON
-from grader.checks.gqa.predict import kv_weights_saved
+from grader.checks.gqa.predictions import kv_weights_saved
 from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device, decode_attention_intensity
 from inferlab.config import ModelConfig
 from inferlab.sizes import MlaConfig
