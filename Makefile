@@ -106,7 +106,7 @@ env:
 
 # torch first and alone, so that the build of it that pip finds (or that PIP_ARGS names) is the
 # one the rest is then installed beside.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt
 	@$(PY) -c '$(NEW_ENOUGH)' 2>/dev/null || { \
 	  $(MAKE) --no-print-directory check-python && \
 	  echo "== inferlab: making the environment in $(VENV)" && \

@@ -1,25 +1,29 @@
-"""The autograder. A notebook imports its verbs from here.
+"""The autograder. A notebook imports its verbs from here; each is loaded when it is first used.
 
 checks/ says what earns points and judging/ how it is judged; learner/ is what one person meets,
 classroom/ a class; notebooks/ builds and mends the files, safe_pages/ shows them; cli.py is the
 command `inferlab`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import inferlab  # noqa: F401  first: it sets how long NumPy's threads wait busily
-from grader.learner.desk import (
-    Answers,
-    CheckFailed,
-    check,
-    confront,
-    drill,
-    hint,
-    interview,
-    predict,
-    ready,
-    solution,
-)
-from grader.learner.my_engine import my_engine
-from grader.learner.progress import progress
+
+if TYPE_CHECKING:
+    from grader.learner.desk import (
+        Answers,
+        CheckFailed,
+        check,
+        confront,
+        drill,
+        hint,
+        interview,
+        predict,
+        ready,
+        solution,
+    )
+    from grader.learner.my_engine import my_engine
+    from grader.learner.progress import progress
 
 __all__ = [
     "Answers",
@@ -35,3 +39,14 @@ __all__ = [
     "ready",
     "solution",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """A verb, from the module that defines it: a Jupyter server imports grader without NumPy."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from grader.learner import desk, my_engine, progress
+
+    verb = getattr({"progress": progress, "my_engine": my_engine}.get(name, desk), name)
+    globals()[name] = verb
+    return verb

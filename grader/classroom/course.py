@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from traitlets.config import Config, PyFileConfigLoader
 
+from grader.classroom import private
 from labkit.files import write_whole
+
+SECRET, MAX_SECRET = "submission_secret.txt", 1_000  # characters; nbgrader writes 128
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
@@ -35,9 +38,7 @@ class Course:
 
     @cached_property
     def config(self) -> Config:
-        """nbgrader's settings for this course, which may name plugins that lie beside them."""
-        if str(self.root) not in sys.path:
-            sys.path.append(str(self.root))
+        """nbgrader's settings for this course."""
         config = PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
         config.CourseDirectory.root = str(self.root)
         return config
@@ -59,13 +60,17 @@ class Course:
     def graded_path(self, lesson: str, student: str) -> Path:
         return self.folder("autograded", lesson, student) / f"{lesson}.ipynb"
 
+    def kept_private(self, *steps: str) -> AbstractContextManager[None]:
+        """Around whatever writes these folders of the course: private before and after."""
+        return private.kept(self.directory, lambda words: print(words, file=sys.stderr), *steps)
+
     @contextmanager
     def gradebook(self) -> Iterator[Gradebook]:
         """The gradebook, made if there is none yet."""
         from nbgrader import api
 
         api.get_alembic_version = newest_schema
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self.kept_private("autograded", "grading"):
             # nbgrader's own way of adding a submission; its tests show the same.
             warnings.filterwarnings("ignore", "Object of type .* not in session")
             with api.Gradebook(self.directory.db_url, self.directory.course_id) as gradebook:
@@ -92,9 +97,22 @@ def write_graded(
 ) -> None:
     """Put a judged notebook where formgrader and feedback look for it."""
     folder = course.folder("autograded", lesson, student)
-    write_whole(folder / f"{lesson}.ipynb", notebook)
+    write_whole(folder / f"{lesson}.ipynb", notebook, private.FILE)
     if submitted is not None:
-        write_whole(folder / "timestamp.txt", timestamp(submitted))
+        write_whole(folder / "timestamp.txt", timestamp(submitted), private.FILE)
+
+
+def pass_on_secrets(course: Course, lesson: str, students: Iterable[str]) -> None:
+    """Put each submission's secret beside its judged notebook: feedback is released under it.
+
+    Only what came through nbgrader's exchange has one.
+    """
+    for student in students:
+        secret = course.folder("submitted", lesson, student) / SECRET
+        graded = course.graded_path(lesson, student)
+        if graded.is_file() and secret.is_file() and not secret.is_symlink():
+            words = secret.read_text(encoding="ascii", errors="replace")[:MAX_SECRET]
+            write_whole(graded.with_name(SECRET), words, private.FILE)
 
 
 def timestamp(when: datetime) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import CsvExportPlugin, ExportPlugin
 
+from grader.classroom import private
 from grader.classroom.tables import write_table
 
 
@@ -97,7 +98,7 @@ def main(args: argparse.Namespace) -> int:
     course = Course(args.course or course_folder())
     released = lab.released_lessons(course.root)
     exporter = EXPORTERS[args.to](config=course.config)
-    exporter.to = str(args.out or course.root / f"grades-{args.to}.csv")
+    exporter.to = str(private.touch(args.out or course.root / f"grades-{args.to}.csv"))
     exporter.assignment = [lab.find_lesson(lesson, released) for lesson in args.lesson]
     with course.gradebook() as gradebook:
         exporter.export(gradebook)

@@ -78,6 +78,7 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
         is_whole = _enter_all(run, results, gradebook, len(todo))
     if is_whole:
         _note_missing(run, roster)
+    courses.pass_on_secrets(course, lesson, run.records)
     tables = _write_tables(run)
     print(summary(run, is_whole))
     print("written: " + ", ".join(str(path) for path in tables))
@@ -101,10 +102,14 @@ def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:
     where = source or run.course.root / "submitted"
     if source is None and not where.is_dir():
         return
-    for handed in collect(where, run.lesson, roster, run.course.root):
-        run.handed[handed.student] = handed
-        if source is not None and handed.data is not None:
-            _keep(run, handed, handed.data)
+    found = collect(where, run.lesson, roster, run.course.root)
+    run.handed.update({handed.student: handed for handed in found})
+    if source is None:
+        return
+    with run.course.kept_private("submitted", "grading"):
+        for handed in found:
+            if handed.data is not None:
+                _keep(run, handed, handed.data)
 
 
 def _keep(run: Run, handed: Handed, data: bytes) -> None:

@@ -1,11 +1,12 @@
 """The steps of nbgrader's pipelines that this course adds or replaces, and the lists of them.
 
-`nbgrader_config.py` installs them. Everything else (gradebook, formgrader, late penalties,
-feedback, export) stays nbgrader's own.
+`settings` and `guard` put them in their places. Everything else (gradebook, formgrader, late
+penalties, feedback, export) stays nbgrader's own.
 """
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,10 +14,13 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbconvert.exporters.exporter import ResourcesDict
+from nbconvert.preprocessors import ExecutePreprocessor
 from nbformat import NotebookNode, from_dict
 from nbgrader import preprocessors as stock
 from nbgrader.converters import Autograde, GenerateAssignment
 from traitlets import Enum, Integer, Unicode
+from traitlets.config import Config
+from traitlets.utils.importstring import import_item
 
 from grader.classroom.form import well_formed
 from grader.judging.isolated.notebook import Times
@@ -160,21 +164,57 @@ def grading_environment(ipython_dir: Path) -> dict[str, str]:
     return dict(os.environ, PATH=path, IPYTHONDIR=str(ipython_dir), NBGRADER_EXECUTION=mode)
 
 
-def _with_ours(steps: list[type]) -> list[type]:
-    ours = {stock.ClearSolutions: ClearSolutions, stock.Execute: Judge}
-    return [ours.get(step, step) for step in steps]
-
-
 def release_steps() -> list[type]:
     """nbgrader's steps from solution to release, with our ClearSolutions."""
-    return _with_ours(GenerateAssignment.preprocessors.default())
+    steps = GenerateAssignment.preprocessors.default()
+    return [ClearSolutions if step is stock.ClearSolutions else step for step in steps]
 
 
 def sanitize_steps() -> list[type]:
     """nbgrader's steps that make a submission fit to be graded, after our Repair."""
-    return [Repair, *Autograde.sanitize_preprocessors.default()]
+    return with_repair(Autograde.sanitize_preprocessors.default())
 
 
 def grading_steps() -> list[type]:
     """nbgrader's steps that execute and score a submission, with our Judge."""
-    return _with_ours(Autograde.autograde_preprocessors.default())
+    return with_judge(Autograde.autograde_preprocessors.default())
+
+
+def with_repair(steps: Iterable[Any]) -> list[type]:
+    """These steps, Repair before them if it is not among them."""
+    classes = [_class(step) for step in steps]
+    return classes if any(issubclass(c, Repair) for c in classes) else [Repair, *classes]
+
+
+def with_judge(steps: Iterable[Any]) -> list[type]:
+    """These steps, with Judge in the place of every other that executes a notebook."""
+    classes = [_class(step) for step in steps]
+    return [
+        Judge if issubclass(c, ExecutePreprocessor) and not issubclass(c, Judge) else c
+        for c in classes
+    ]
+
+
+def _class(step: Any) -> type:
+    """A step as settings name it: a class, or where it is to be imported from."""
+    return import_item(step) if isinstance(step, str) else step
+
+
+def set_grading(c: Config) -> None:
+    """Enter in `c` what these steps and nbgrader's need to be set to while they grade."""
+    c.Judge.timeout = 30  # seconds a cell
+    # A deleted check cell comes back, and is scored like any other.
+    c.OverwriteCells.add_missing_cells = True
+    # A warning printed to stderr costs nothing: only an error does.
+    c.IgnorePattern.enabled = True
+    c.IgnorePattern.pattern = r"[\s\S]*"
+    # The stock tag "skip-execution" would let a student skip a failing check and keep its points.
+    c.Execute.skip_cells_with_tag = "nbgrader-never-skip"
+
+
+def with_grading(config: Config) -> Config:
+    """These settings, and of `set_grading` what is not among them."""
+    found = Config()
+    set_grading(found)
+    found.merge(config)
+    return found

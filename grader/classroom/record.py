@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from grader.classroom import private
 from grader.judging.isolated.notebook import Result
 from grader.judging.judge import hidden_seed
 from grader.learner import lab
@@ -57,7 +58,9 @@ class Record:
     def write(self, path: Path) -> None:
         """Keep it, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n")
+        write_whole(
+            path, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n", private.FILE
+        )
 
 
 def read_record(path: Path) -> Record | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from grader.classroom import private
 from grader.classroom.course import Course
 from grader.classroom.grade import course_folder
 from grader.classroom.record import Record, read_record
@@ -197,6 +198,7 @@ def main(args: argparse.Namespace) -> int:
     found = alike(course, lesson, records)
     print(summary(lesson, records, found))
     path: Path = course.records / f"{lesson}-report.html"
-    write_whole(path, page(lesson, records, found))
+    with course.kept_private("grading"):
+        write_whole(path, page(lesson, records, found), private.FILE)
     print(f"written: {path}")
     return 0

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from traitlets.config import Config
 
-from grader.classroom.nbgrader_steps import STUB, grading_steps, release_steps, sanitize_steps
-from grader.safe_pages import formgrader
+from grader.classroom import guard
+from grader.classroom import nbgrader_steps as steps
 
 
 def configure(c: Config, root: Path | None = None) -> None:
     """Enter every setting of this course in `c`; what is set in `c` afterwards goes before it.
 
-    root: the course's folder; without it, the folder that nbgrader runs in.
+    root: the course's folder, where plugins of the course may lie too; without it, the folder that
+    nbgrader runs in.
     """
+    guard.install()
     if root is not None:
         c.CourseDirectory.root = str(root.resolve())
+        if str(root.resolve()) not in sys.path:
+            sys.path.append(str(root.resolve()))
     c.CourseDirectory.course_id = "inferlab"
     c.CourseDirectory.source_directory = "solutions"
     c.CourseDirectory.release_directory = "notebooks"
 
-    c.GenerateAssignment.preprocessors = release_steps()
-    c.ClearSolutions.code_stub = {"python": STUB}
+    c.GenerateAssignment.preprocessors = steps.release_steps()
+    c.ClearSolutions.code_stub = {"python": steps.STUB}
 
-    c.Autograde.sanitize_preprocessors = sanitize_steps()
-    c.Autograde.autograde_preprocessors = grading_steps()
-    c.Judge.timeout = 30  # seconds a cell
-
-    # A deleted check cell comes back, and is scored like any other.
-    c.OverwriteCells.add_missing_cells = True
-    # A warning printed to stderr costs nothing: only an error does.
-    c.IgnorePattern.enabled = True
-    c.IgnorePattern.pattern = r"[\s\S]*"
-    # The stock tag "skip-execution" would let a student skip a failing check and keep its points.
-    c.Execute.skip_cells_with_tag = "nbgrader-never-skip"
-
-    # What students wrote is shown without their scripts, and with nothing fetched from outside: in
-    # formgrader and in the feedback.
-    formgrader.install()
+    c.Autograde.sanitize_preprocessors = steps.sanitize_steps()
+    c.Autograde.autograde_preprocessors = steps.grading_steps()
+    steps.set_grading(c)
+    # What students wrote comes back without their scripts, and with nothing fetched from outside.
     c.GenerateFeedback.exporter_class = "grader.safe_pages.exporters.FeedbackExporter"

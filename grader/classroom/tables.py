@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from grader.classroom import private
 from grader.classroom.record import Record
 from labkit.files import write_whole
 
@@ -27,7 +28,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]
     writer.writerow(header)
     for row in rows:
         writer.writerow([v if isinstance(v, int | float) else text(v) for v in row])
-    write_whole(path, out.getvalue())
+    write_whole(path, out.getvalue(), private.FILE)
     return path
 
 

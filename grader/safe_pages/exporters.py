@@ -7,11 +7,6 @@ slip through, the browser would still run no script but the page's own, and ask 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import re
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,14 +23,12 @@ from grader.judging.isolated.notebook import is_check
 from grader.notebooks.release import given_text
 from grader.safe_pages.maths import typeset
 from grader.safe_pages.notebook import make_safe
+from grader.safe_pages.policy import STILL, OwnScripts, with_policy
 from grader.safe_pages.sanitize import safe_html, safe_terminal
 
 OURS = Path(__file__).parent / "templates"
 STOCK = Path(formgrader.__file__).parent / "templates"
 BOOTSTRAP = STOCK.parent / "static" / "node_modules" / "bootstrap" / "dist" / "css"
-CLOSED = "default-src 'none'; base-uri 'none'; form-action 'none'"
-STILL = f"{CLOSED}; style-src 'unsafe-inline'; img-src data: 'self' file:"  # a page without scripts
-HANDLER = re.compile(r'\son[a-z]+="([^"]*)"', re.I)
 
 
 def html_of(source: str) -> Markup:
@@ -155,35 +148,6 @@ class FormgradeExporter(SafeHTMLExporter):
         environment = super()._create_environment()
         environment.filters["own_scripts"] = lambda markup: self._own.mark(markup)
         return environment
-
-
-class OwnScripts:
-    """Tells a page's own scripts and handlers from all others: marked here, named in the policy."""
-
-    def __init__(self) -> None:
-        self.nonce = secrets.token_urlsafe(16)
-        self.handlers: dict[str, None] = {}
-
-    def mark(self, markup: str) -> Markup:
-        """Markup of a template, in which everything that is not the template's is escaped."""
-        for handler in HANDLER.findall(markup):
-            digest = hashlib.sha256(html.unescape(handler).encode()).digest()
-            self.handlers[f"'sha256-{base64.b64encode(digest).decode()}'"] = None
-        return Markup(re.sub(r"<script\b", f'<script nonce="{self.nonce}"', markup))
-
-    def policy(self) -> str:
-        """Content-Security-Policy of a page that works by these scripts alone."""
-        own = " ".join([f"'nonce-{self.nonce}'", "'unsafe-hashes'", *self.handlers])
-        return (
-            f"{CLOSED}; script-src {own}; style-src 'self' 'unsafe-inline'; "
-            "img-src 'self' data:; font-src 'self'; connect-src 'self'"
-        )
-
-
-def with_policy(page: str, policy: str) -> str:
-    """The page with its policy as the first thing in its head."""
-    meta = f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}"/>'
-    return str(page).replace("<head>", f"<head>\n{meta}", 1)  # str: Markup would escape the meta
 
 
 def as_markup(filter_: Callable[..., str]) -> Callable[..., Markup]:

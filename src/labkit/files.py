@@ -8,11 +8,15 @@ from datetime import datetime
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write beside the file, then put in its place: a reader sees the old or the new, whole."""
+def write_whole(path: Path, text: str, mode: int | None = None) -> None:
+    """Write beside the file, then put in its place: a reader sees the old or the new, whole.
+
+    mode: the file's permissions; by default those that it has, 0644 if it is new.
+    """
     target = Path(os.path.realpath(path))  # through a link, so that a linked file stays linked
     target.parent.mkdir(parents=True, exist_ok=True)
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    if mode is None:
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:

@@ -82,24 +82,35 @@ class Course:
 
     def environment(self) -> dict[str, str]:
         """Variables of a command: this environment's programs, and no settings of this user."""
-        folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "INFERLAB_HOME")
-        own = {name: str(self.folder / name) for name in folders}
-        bin_dir = str(Path(sys.executable).parent)
-        return {**os.environ, **own, "PATH": bin_dir + os.pathsep + os.environ["PATH"]}
+        return environment(self.folder)
 
-    def command(self, *arguments: str) -> str:
-        """Run `nbgrader …` in the course's folder; what it printed."""
-        done = subprocess.run(
-            [sys.executable, "-m", "nbgrader", *arguments],
-            cwd=self.root,
-            env=self.environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stdout[-4000:]
-        return done.stdout
+    def command(self, *arguments: str, program: str = "nbgrader") -> str:
+        """Run `nbgrader …` or `inferlab …` in the course's folder; what it printed."""
+        return run_command(self.root, self.environment(), program, *arguments)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Variables of a command: this environment's programs, and the settings in home alone."""
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "INFERLAB_HOME")
+    own = {name: str(home / name) for name in folders}
+    bin_dir = str(Path(sys.executable).parent)
+    return {**os.environ, **own, "PATH": bin_dir + os.pathsep + os.environ["PATH"]}
+
+
+def run_command(folder: Path, variables: dict[str, str], program: str, *arguments: str) -> str:
+    """Run `nbgrader …` or `inferlab …` in a folder; what it printed."""
+    module = {"nbgrader": "nbgrader", "inferlab": "grader.cli"}[program]
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env=variables,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
 
 
 def succeed(result: dict[str, Any]) -> None:
@@ -136,18 +147,26 @@ def address(runtime: Path, server: subprocess.Popen, folder: Path) -> str:
 @contextmanager
 def jupyter_server(course: Course, token: str) -> Iterator[str]:
     """A Jupyter server in the course's folder, formgrader included; its address."""
-    environment = course.environment()
+    with server_in(course.root, course.folder, token) as base:
+        yield base
+
+
+@contextmanager
+def server_in(folder: Path, home: Path, token: str, *more: str) -> Iterator[str]:
+    """A Jupyter server that runs in a folder, with the settings in home; its address."""
+    variables = environment(home)
     options = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
-    with (course.folder / "server.log").open("w") as log:
+    options += [f"--IdentityProvider.token={token}", *more]
+    with (home / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyter_server", *options, f"--IdentityProvider.token={token}"],
-            cwd=course.root,
-            env=environment,
+            [sys.executable, "-m", "jupyter_server", *options],
+            cwd=folder,
+            env=variables,
             stdout=log,
             stderr=log,
         )
         try:
-            yield address(Path(environment["JUPYTER_RUNTIME_DIR"]), server, course.folder)
+            yield address(Path(variables["JUPYTER_RUNTIME_DIR"]), server, home)
         finally:
             server.terminate()
             server.wait(timeout=20)

@@ -20,6 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from grader.notebooks import build
 from grader.safe_pages import formgrader, maths
 from grader.safe_pages.exporters import (
+    STOCK,
     FeedbackExporter,
     FormgradeExporter,
     SafeHTMLExporter,
@@ -181,12 +182,12 @@ def test_names_of_people_and_files_are_text(exporter):
 
 def test_formgraders_other_pages_escape_what_they_are_given():
     evil = '"></script><script>1</script>'
-    for path in sorted(formgrader.STOCK.glob("*.tpl")):
+    for path in sorted(STOCK.glob("*.tpl")):
         if path.name in ("formgrade_404.tpl", "base.tpl"):  # the first is broken in nbgrader 0.9
             continue
         names = ("student_id", "assignment_id", "notebook_id", "course_dir", "exchange")
         given = {"base_url": "", "exchange_missing": True, "current_config": evil}
-        rendered = formgrader.render(None, path.name, **dict.fromkeys(names, evil), **given)
+        rendered = formgrader.page(path.name, **dict.fromkeys(names, evil), **given)
         assert evil not in rendered
         assert "<script>" not in rendered
         head = BeautifulSoup(rendered, "html.parser").head
