@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from traitlets.config import Config, PyFileConfigLoader
 
+from grader.judging import hidden
 from labkit.files import write_whole
 
 if TYPE_CHECKING:
@@ -47,6 +48,12 @@ class Course:
         from nbgrader.coursedir import CourseDirectory
 
         return CourseDirectory(config=self.config)
+
+    @cached_property
+    def hidden(self) -> hidden.Hidden:
+        """What Judge's settings say of hidden cases, as nbgrader's own grading reads them too."""
+        judge = self.config.get("Judge", {})
+        return hidden.chosen(judge.get("hidden_seed"), judge.get("extra_cases", ""), self.root)
 
     def record_path(self, lesson: str, student: str) -> Path:
         return self.records / lesson / f"{student}.json"

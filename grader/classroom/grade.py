@@ -59,7 +59,7 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
         handed for handed in run.handed.values() if args.fresh or not _is_unchanged(run, handed)
     ]
     if todo:
-        judging.warm(lesson)
+        judging.warm(lesson, course.hidden)
     results = pool.run(_tasks(run, todo))  # they are at work while the gradebook is opened
     from grader.classroom import book
 
@@ -154,7 +154,9 @@ def _tasks(run: Run, handed: Sequence[Handed]) -> Iterator[Any]:
 
     for one in handed:
         where = str(run.course.root)
-        yield Task(one.student, run.lesson, one.data, one.name, where, run.isolation)
+        yield Task(
+            one.student, run.lesson, one.data, one.name, where, run.isolation, run.course.hidden
+        )
 
 
 def _is_unchanged(run: Run, handed: Handed) -> bool:
@@ -164,7 +166,7 @@ def _is_unchanged(run: Run, handed: Handed) -> bool:
     record = read_record(run.course.record_path(run.lesson, handed.student))
     if record is None or record.fault or record.isolation != run.isolation:
         return False
-    if record.hashes != hashes(handed.data, run.lesson, run.course.root):
+    if record.hashes != hashes(handed.data, run.lesson, run.course.root, run.course.hidden):
         return False
     if not record.rejected and not run.course.graded_path(run.lesson, handed.student).is_file():
         return False
@@ -209,7 +211,7 @@ def _record(run: Run, judged: Judged) -> Record:
         handed.when.isoformat() if handed.when else "",
         handed.source,
         run.isolation,
-        hashes(handed.data, run.lesson, run.course.root),
+        hashes(handed.data, run.lesson, run.course.root, run.course.hidden),
         judged.scores,
         judged.untouched,
         round(judged.seconds, 3),
