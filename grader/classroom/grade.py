@@ -38,7 +38,10 @@ class Run:
 def main(args: argparse.Namespace) -> int:
     """0 when everything was judged; 1 if something could not be, through our own fault."""
     from grader.classroom.pool import open_pool
+    from inferlab.data import IS_FOR_STUDENTS
 
+    if IS_FOR_STUDENTS:
+        raise ValueError("this is the edition for students; grading needs the whole one")
     root = (args.course or course_folder()).resolve()
     # Its processes import while this one does.
     with open_pool(args.jobs, args.scheduler, args.isolation, (str(root),)) as pool:
@@ -87,11 +90,19 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
 
 
 def course_folder() -> Path:
-    """The folder that the command runs in, if it is a course; else the one inferlab lies in."""
-    from grader.learner import lab
+    """The folder that the command runs in, if it is a course; else inferlab's repository.
 
-    here = Path.cwd()
-    return here if (here / "nbgrader_config.py").is_file() else lab.course_root()
+    Raises ValueError if there is neither.
+    """
+    from inferlab.data import ROOT
+
+    for folder in (Path.cwd(), ROOT):
+        if (folder / "nbgrader_config.py").is_file():
+            return folder
+    raise ValueError(
+        "this folder is no course: there is no nbgrader_config.py in it. Name one with --course "
+        "DIR, or make one: inferlab course DIR"
+    )
 
 
 def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:

@@ -10,3 +10,5 @@ device       which device, and whether to measure at all
 timing       measured seconds, bandwidth and FLOP/s, written down with the machine
 explorer     a model, a device and a load to turn: memory, roofline and speed at once
 """
+
+import inferlab  # noqa: F401  its old names are ours too: see inferlab.moved
