@@ -108,6 +108,12 @@ def parser() -> argparse.ArgumentParser:
 
     plan_options(verb("plan", run_plan, "size a deployment of any model from its config.json"))
 
+    course = verb("course", run_course, "lay out a folder for a class (for instructors)")
+    course.add_argument("folder", type=Path, metavar="DIR")
+    course.add_argument(
+        "--lessons", nargs="+", default=[], metavar="LESSON", help="default: all of them"
+    )
+
     grade = verb("grade", run_grade, "judge every submission of a lesson (for instructors)")
     grade.add_argument("lesson", metavar="LESSON")
     grade.add_argument("--from", dest="source", type=Path, metavar="FOLDER_OR_ZIP")
@@ -143,10 +149,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def work_folder(args: argparse.Namespace, root: Path | None = None) -> Path:
-    """The learner's copy: --work, or work/ in the course."""
+    """The learner's copy: --work, or the usual place."""
     from grader.learner import lab
 
-    return args.work or (root or lab.course_root()) / "work"
+    return args.work or lab.usual_work(root or lab.course_root())
 
 
 def run_lab(args: argparse.Namespace) -> int:
@@ -294,6 +300,12 @@ def isolation() -> str:
     return os.environ.get("INFERLAB_ISOLATION", "full")
 
 
+def run_course(args: argparse.Namespace) -> int:
+    from grader.classroom import lay_out
+
+    return lay_out.main(args)
+
+
 def run_grade(args: argparse.Namespace) -> int:
     from grader.classroom import grade
 
@@ -324,6 +336,10 @@ def run_drill(args: argparse.Namespace) -> int:
 
 
 def run_build(args: argparse.Namespace) -> int:
+    from inferlab.data import IS_INSTALLED, ROOT
+
+    if IS_INSTALLED:
+        raise ValueError(f"build needs inferlab's repository; this is a copy from a wheel, {ROOT}")
     from grader.notebooks import build
 
     return build.main([])

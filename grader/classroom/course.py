@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from traitlets.config import Config, PyFileConfigLoader
 
 from grader.classroom import private
+from grader.judging import hidden
 from labkit.files import write_whole
 
 SECRET, MAX_SECRET = "submission_secret.txt", 1_000  # characters; nbgrader writes 128
@@ -48,6 +49,12 @@ class Course:
         from nbgrader.coursedir import CourseDirectory
 
         return CourseDirectory(config=self.config)
+
+    @cached_property
+    def hidden(self) -> hidden.Hidden:
+        """What Judge's settings say of hidden cases, as nbgrader's own grading reads them too."""
+        judge = self.config.get("Judge", {})
+        return hidden.chosen(judge.get("hidden_seed"), judge.get("extra_cases", ""), self.root)
 
     def record_path(self, lesson: str, student: str) -> Path:
         return self.records / lesson / f"{student}.json"

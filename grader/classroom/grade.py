@@ -38,7 +38,10 @@ class Run:
 def main(args: argparse.Namespace) -> int:
     """0 when everything was judged; 1 if something could not be, through our own fault."""
     from grader.classroom.pool import open_pool
+    from inferlab.data import IS_FOR_STUDENTS
 
+    if IS_FOR_STUDENTS:
+        raise ValueError("this is the edition for students; grading needs the whole one")
     root = (args.course or course_folder()).resolve()
     # Its processes import while this one does.
     with open_pool(args.jobs, args.scheduler, args.isolation, (str(root),)) as pool:
@@ -59,7 +62,7 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
         handed for handed in run.handed.values() if args.fresh or not _is_unchanged(run, handed)
     ]
     if todo:
-        judging.warm(lesson)
+        judging.warm(lesson, course.hidden)
     results = pool.run(_tasks(run, todo))  # they are at work while the gradebook is opened
     from grader.classroom import book
 
@@ -88,11 +91,19 @@ def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
 
 
 def course_folder() -> Path:
-    """The folder that the command runs in, if it is a course; else the one inferlab lies in."""
-    from grader.learner import lab
+    """The folder that the command runs in, if it is a course; else inferlab's repository.
 
-    here = Path.cwd()
-    return here if (here / "nbgrader_config.py").is_file() else lab.course_root()
+    Raises ValueError if there is neither.
+    """
+    from inferlab.data import ROOT
+
+    for folder in (Path.cwd(), ROOT):
+        if (folder / "nbgrader_config.py").is_file():
+            return folder
+    raise ValueError(
+        "this folder is no course: there is no nbgrader_config.py in it. Name one with --course "
+        "DIR, or make one: inferlab course DIR"
+    )
 
 
 def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:
@@ -159,7 +170,9 @@ def _tasks(run: Run, handed: Sequence[Handed]) -> Iterator[Any]:
 
     for one in handed:
         where = str(run.course.root)
-        yield Task(one.student, run.lesson, one.data, one.name, where, run.isolation)
+        yield Task(
+            one.student, run.lesson, one.data, one.name, where, run.isolation, run.course.hidden
+        )
 
 
 def _is_unchanged(run: Run, handed: Handed) -> bool:
@@ -169,7 +182,7 @@ def _is_unchanged(run: Run, handed: Handed) -> bool:
     record = read_record(run.course.record_path(run.lesson, handed.student))
     if record is None or record.fault or record.isolation != run.isolation:
         return False
-    if record.hashes != hashes(handed.data, run.lesson, run.course.root):
+    if record.hashes != hashes(handed.data, run.lesson, run.course.root, run.course.hidden):
         return False
     if not record.rejected and not run.course.graded_path(run.lesson, handed.student).is_file():
         return False
@@ -214,7 +227,7 @@ def _record(run: Run, judged: Judged) -> Record:
         handed.when.isoformat() if handed.when else "",
         handed.source,
         run.isolation,
-        hashes(handed.data, run.lesson, run.course.root),
+        hashes(handed.data, run.lesson, run.course.root, run.course.hidden),
         judged.scores,
         judged.untouched,
         round(judged.seconds, 3),

@@ -23,10 +23,10 @@ from threadpoolctl import threadpool_limits
 
 from grader.classroom.intake import prepare
 from grader.judging import registry
+from grader.judging.hidden import Hidden
 from grader.judging.isolated import step
 from grader.judging.isolated.notebook import Result, checks, grade_id, is_check, under_judgement
 from grader.judging.isolated.students import Zygote
-from grader.judging.judge import hidden_seed
 from grader.learner import lab
 from sandbox.zygote import by_value, errors
 
@@ -41,6 +41,7 @@ class Task:
     name: str  # of the file, as it was handed in
     course: str
     isolation: str
+    hidden: Hidden
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,9 @@ def _judge(task: Task, begun: float) -> Judged:
         lost = nothing(course, task.lesson, prepared.reason, prepared.text)
         return Judged(task.student, lost, problems, rejected=prepared.text)
     notebook = rejoin_lines(nbformat.from_dict(prepared.notebook))
-    graded = step.judge_notebook(notebook, task.lesson, task.isolation, own_zygote(task))
+    graded = step.judge_notebook(
+        notebook, task.lesson, task.isolation, own_zygote(task), hidden=task.hidden
+    )
     notebook.metadata["inferlab"] = {"isolation": task.isolation, "reasons": graded.reasons()}
     scores = {c.metadata.nbgrader.grade_id: utils.determine_grade(c)[0] for c in _graded(notebook)}
     return Judged(
@@ -135,11 +138,11 @@ def worth(course: Path, lesson: str) -> dict[str, int]:
 _given: dict[str, Zygote] = {}
 
 
-def warm(lesson: str) -> None:
+def warm(lesson: str, hidden: Hidden) -> None:
     """Do once what every worker would do for itself: it forks with all of this in memory."""
     for exercise in registry.exercises(lesson):
         exercise.visible_cases()
-        exercise.hidden_cases(hidden_seed())
+        hidden.cases(exercise)
     checks(lesson)
     under_judgement(lesson)
     by_value()

@@ -18,11 +18,13 @@ from nbconvert.preprocessors import ExecutePreprocessor
 from nbformat import NotebookNode, from_dict
 from nbgrader import preprocessors as stock
 from nbgrader.converters import Autograde, GenerateAssignment
+from nbgrader.coursedir import CourseDirectory
 from traitlets import Enum, Integer, Unicode
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from grader.classroom.form import well_formed
+from grader.judging import hidden
 from grader.judging.isolated.notebook import Times
 from grader.judging.isolated.step import judge_notebook
 from grader.learner.lab import course_root, read_notebook, released_path
@@ -59,6 +61,14 @@ class ClearSolutions(stock.ClearSolutions):
             self.code_stub = usual
 
 
+def course_of(step: stock.NbGraderPreprocessor) -> CourseDirectory | None:
+    """The course that the converter of this step works in; None for a step by itself."""
+    owner = step.parent
+    while owner is not None and not hasattr(owner, "coursedir"):
+        owner = owner.parent
+    return None if owner is None else owner.coursedir
+
+
 class Repair(stock.NbGraderPreprocessor):
     """Before nbgrader looks at a submission: what costs points without being wrong is mended.
 
@@ -85,12 +95,9 @@ class Repair(stock.NbGraderPreprocessor):
 
     def _released(self, assignment: str, notebook: str) -> Path:
         """Where this course keeps the released notebook."""
-        owner = self.parent
-        while owner is not None and not hasattr(owner, "coursedir"):
-            owner = owner.parent
-        if owner is None:
+        course = course_of(self)
+        if course is None:
             return released_path(course_root(), assignment)
-        course = owner.coursedir
         folder = course.format_path(course.release_directory, ".", assignment)
         return Path(folder) / f"{notebook}.ipynb"
 
@@ -124,6 +131,11 @@ class Judge(stock.Execute):
         default_value=os.environ.get("INFERLAB_ISOLATION", "full"),
         help="How far student code is kept in",
     ).tag(config=True)
+    hidden_seed = Integer(None, allow_none=True, help="What draws the hidden cases").tag(
+        config=True
+    )
+    extra_cases = Unicode("", help="A Python file with more hidden cases; from the course's folder")
+    extra_cases.tag(config=True)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("kernel_manager_class", OwnPython)
@@ -137,13 +149,21 @@ class Judge(stock.Execute):
         if self.isolation != "none":
             lesson = str(resources["nbgrader"]["assignment"])
             times = Times(cell_s=self.timeout or self.check_timeout, check_s=self.check_timeout)
-            graded = judge_notebook(nb, lesson, self.isolation, times=times)
+            graded = judge_notebook(nb, lesson, self.isolation, times=times, hidden=self._hidden())
             self._note(nb, reasons=graded.reasons())
             return nb, resources
         self._note(nb)
         with TemporaryDirectory(prefix="inferlab-grading-") as ipython_dir:
-            self._environment = grading_environment(Path(ipython_dir))
+            self._environment = (
+                grading_environment(Path(ipython_dir)) | self._hidden().environment()
+            )
             return super().preprocess(nb, resources, km)
+
+    def _hidden(self) -> hidden.Hidden:
+        course = course_of(self)
+        return hidden.chosen(
+            self.hidden_seed, self.extra_cases, Path(course.root if course else "")
+        )
 
     def _note(self, nb: NotebookNode, **facts: Any) -> None:
         """Record how the notebook was judged, beside what was repaired before."""

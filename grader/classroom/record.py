@@ -1,7 +1,7 @@
 """What grading found of one submission, as it is kept: results with reasons, and what they rest on.
 
 A regrade is a pure function of what the hashes name: the notebook's bytes, the checks (all of the
-course's code, and the release), the versions of what runs them, the isolation and the hidden seed.
+course's code, and the release), the versions of what runs them, the isolation and the hidden cases.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from grader.classroom import private
+from grader.judging.hidden import Hidden
 from grader.judging.isolated.notebook import Result
-from grader.judging.judge import hidden_seed
 from grader.learner import lab
-from inferlab.data import ROOT
+from grader.own_code import FOLDERS
 from labkit.files import write_whole
 
-CODE = ("src/inferlab", "src/labkit", "src/sandbox", "grader")
 VERSIONS = ("numpy", "torch", "ipython", "nbformat")
 
 
@@ -75,21 +74,21 @@ def read_record(path: Path) -> Record | None:
         return None
 
 
-def hashes(data: bytes | None, lesson: str, course: Path) -> dict[str, str]:
+def hashes(data: bytes | None, lesson: str, course: Path, hidden: Hidden) -> dict[str, str]:
     """What a result rests on, each as a hash."""
     return {
         "notebook": hashlib.sha256(data).hexdigest() if data is not None else "",
-        "checks": checks_hash(lesson, course),
+        "checks": checks_hash(lesson, course, hidden),
         "environment": environment_hash(),
     }
 
 
 @lru_cache(maxsize=32)
-def checks_hash(lesson: str, course: Path) -> str:
-    """Of everything that decides a result but the submission: our code, the release, the seed."""
-    files = sorted(path for folder in CODE for path in (ROOT / folder).rglob("*.py"))
+def checks_hash(lesson: str, course: Path, hidden: Hidden) -> str:
+    """Of all that decides a result but the submission: our code, the release, hidden cases."""
+    files = sorted(path for folder in FOLDERS for path in folder.rglob("*.py"))
     files.append(lab.released_path(course, lesson))
-    digest = hashlib.sha256(f"seed {hidden_seed()}".encode())
+    digest = hashlib.sha256(hidden.text().encode())
     for path in files:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

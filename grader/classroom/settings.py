@@ -1,4 +1,4 @@
-"""nbgrader's settings for this course; its `nbgrader_config.py` is a call of `configure`."""
+"""nbgrader's settings for this course, and the small file that brings them in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from traitlets.config import Config
 
 from grader.classroom import guard
 from grader.classroom import nbgrader_steps as steps
+
+FILE = '''"""nbgrader's settings for this course. Run nbgrader in this folder.
+
+`solutions/` is what nbgrader calls the source, `notebooks/` the release. Submissions, grades and
+feedback get nbgrader's usual folders beside them. What you set below `configure` wins.
+"""
+
+from pathlib import Path
+
+from grader.classroom.settings import configure
+
+c = get_config()  # noqa: F821 (the loader of this file provides it)
+configure(c, Path(__file__).parent)
+'''
+"""A course's nbgrader_config.py."""
 
 
 def configure(c: Config, root: Path | None = None) -> None:

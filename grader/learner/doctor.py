@@ -7,9 +7,12 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
+
+from grader.own_code import FOLDERS, PACKAGES, search_path
 
 GB = 1_000_000_000
 SHOWN = ("torch", "numpy", "jupyterlab", "nbgrader")
@@ -47,6 +50,8 @@ def examine() -> list[Finding]:
     looks: tuple[Callable[[], Iterable[Finding]], ...] = (
         _python,
         _packages,
+        _course,
+        _names,
         _kernel,
         _computer,
         _device,
@@ -96,6 +101,42 @@ def _packages() -> Iterable[Finding]:
             yield Finding(requirement.name, found)
     todo = f"install what is missing or too old: {'; '.join(wrong)}. Run: make env" if wrong else ""
     yield Finding("packages", "not as needed" if wrong else "all as needed", todo)
+
+
+def _course() -> Iterable[Finding]:
+    """Which course this is, and where the learner's copies are."""
+    from importlib.metadata import version
+
+    from grader.learner.lab import usual_work
+    from inferlab.data import IS_FOR_STUDENTS, ROOT
+
+    edition = ", the edition for students" if IS_FOR_STUDENTS else ""
+    yield Finding("course", f"{ROOT} (inferlab {version('inferlab')}{edition})")
+    yield Finding("your copies", str(usual_work(ROOT)))
+
+
+def _names() -> Iterable[Finding]:
+    """What hides a package of the course from a notebook in this folder, or in work/."""
+    from grader.learner.lab import usual_work
+    from inferlab.data import ROOT
+
+    folders = [Path.cwd(), *sorted(path.parent for path in usual_work(ROOT).glob("*/*.ipynb"))]
+    for path, package in hidden_packages(folders):
+        todo = f"rename or move {path}: a notebook beside it imports it in place of the course's "
+        yield Finding("names", f"{path} hides the package {package}", f"{todo}{package}")
+
+
+def hidden_packages(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """What Python finds first, from one of these folders, under the name of a package of ours."""
+    for folder in dict.fromkeys(folders):
+        for package, ours in zip(PACKAGES, FOLDERS, strict=True):
+            spec = PathFinder.find_spec(package, [str(folder), *search_path()])
+            where = spec and (
+                spec.origin or next(iter(spec.submodule_search_locations or ()), None)
+            )
+            path = Path(where).resolve() if where else ours
+            if not path.is_relative_to(ours):
+                yield path, package
 
 
 def _kernel() -> Iterable[Finding]:

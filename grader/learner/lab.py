@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,7 +22,7 @@ from filelock import FileLock
 from grader.classroom.reading import NotANotebook, read_bytes
 from grader.notebooks.merge import Merge, merge
 from grader.notebooks.problem import Problem
-from inferlab.data import ROOT
+from inferlab.data import IS_INSTALLED, ROOT
 from labkit import store
 from labkit.files import dated, write_whole
 from labkit.measure.device import n_cores
@@ -48,9 +49,20 @@ def course_root() -> Path:
         if (folder / "notebooks").is_dir():
             return folder
     raise ValueError(
-        "no notebooks/ folder found: run inferlab from the folder of the course, "
-        "installed there by `make lab`"
+        f"no notebooks/ folder found in {ROOT}: install inferlab from a wheel, or in its whole "
+        "repository"
     )
+
+
+def usual_work(root: Path) -> Path:
+    """Where the learner's copy lies if nobody names a place: work/ in the course.
+
+    A course from a wheel, and one that this user may not write in, is shared: there it is work/ in
+    the current folder.
+    """
+    own = root / "work"
+    may_write = os.access(own if own.exists() else root, os.W_OK)
+    return own if may_write and not (IS_INSTALLED and root == ROOT) else Path.cwd() / "work"
 
 
 def released_lessons(root: Path) -> tuple[str, ...]:
@@ -122,8 +134,17 @@ def notebook_text(notebook: dict[str, Any]) -> str:
 @contextmanager
 def _alone(work: Path) -> Iterator[None]:
     """Two terminals may start the lab at once; one copies, the other waits."""
-    (work / ".inferlab").mkdir(parents=True, exist_ok=True)
-    with FileLock(work / ".inferlab" / "lock", timeout=30):
+    own = work / ".inferlab"
+    try:
+        own.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=own):
+            pass
+    except OSError as trouble:
+        raise ValueError(
+            f"your copy of the lessons cannot be kept in {work}: {trouble.strerror or trouble}. Go "
+            "to a folder of your own, or name one with --work DIR"
+        ) from None
+    with FileLock(own / "lock", timeout=30):
         yield
 
 
@@ -291,8 +312,9 @@ def start(
     sync(root, work)
     command = jupyter_command(work, chosen, browser, port, extra)
     print(
-        f"opening {chosen} in JupyterLab{why}; end it with Ctrl-C. In a narrow window, Ctrl+B (on "
-        "a Mac Cmd+B) gives the lesson the room of the list of files.",
+        f"opening {chosen} in JupyterLab{why}; your copies of the lessons are in {work}; end it "
+        "with Ctrl-C. In a narrow window, Ctrl+B (on a Mac Cmd+B) gives the lesson the room of the "
+        "list of files.",
         flush=True,
     )
     os.chdir(work)  # so that no configuration of the course root is read

@@ -8,8 +8,15 @@ from typing import Any
 from inferlab.config import ModelConfig
 from inferlab.sizes import MlaConfig
 
-ROOT = Path(__file__).resolve().parents[2]
-"""The course's own folder."""
+_CARRIED = Path(__file__).resolve().parent / "course"  # put there when a wheel is built: setup.py
+IS_INSTALLED = _CARRIED.is_dir()
+"""Whether this is a wheel's copy of the course, which nobody writes in; else a repository's."""
+
+ROOT = _CARRIED if IS_INSTALLED else Path(__file__).resolve().parents[2]
+"""The course's own folder: it holds data/ and notebooks/."""
+
+IS_FOR_STUDENTS = (ROOT / "for-students").is_file()
+"""Whether this is the edition without worked notebooks and hidden named cases."""
 
 STYLES = {
     "8b-style": ModelConfig(32, 4096, 32, 8, 128, 14336, 128256, 8192, 500_000.0, 1e-5, False),
@@ -112,5 +119,5 @@ def _experts(record: dict[str, Any]) -> dict[str, Any]:
 def _read(file: str) -> Any:
     path = ROOT / "data" / file
     if not path.exists():
-        raise FileNotFoundError(f"{path} is missing: inferlab needs its whole repository beside it")
+        raise FileNotFoundError(f"{path} is missing: install inferlab from a wheel, or whole")
     return json.loads(path.read_text(encoding="utf-8"))

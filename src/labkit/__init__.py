@@ -11,3 +11,5 @@ measure/     clocks, devices, trained models, and what each lesson measures
 interview/   practice questions, knowledge checks, and their history
 explorer/    a model, a device and a load to turn: memory, roofline and speed at once
 """
+
+import inferlab  # noqa: F401  its old names are ours too: see inferlab.moved

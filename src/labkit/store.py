@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_data_dir
 
+from inferlab.data import IS_FOR_STUDENTS
 from labkit.files import dated, write_whole
 
 SCHEMA = 2  # 2: moments of an exercise; confronted and measured of a prediction
@@ -62,8 +63,9 @@ def home() -> Path:
 
 
 def lab_mode() -> bool:
-    """True where an instructor has switched solutions off (INFERLAB_LAB_MODE=1)."""
-    return os.environ.get("INFERLAB_LAB_MODE", "").strip().lower() in {"1", "true", "yes", "on"}
+    """True where an instructor has switched solutions off: INFERLAB_LAB_MODE=1, or the edition."""
+    said = os.environ.get("INFERLAB_LAB_MODE", "").strip().lower()
+    return IS_FOR_STUDENTS or said in {"1", "true", "yes", "on"}
 
 
 # ---- progress ----------------------------------------------------------------------------------

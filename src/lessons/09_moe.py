@@ -47,7 +47,7 @@ from inferlab.params import count_params, expert_params, router_params
 from inferlab.weights import LayerWeights, present
 from labkit.explorer import explore
 from labkit.figures import moe as moe_figures
-from labkit.measure import moe as moe_measure
+from labkit.measure import moe as expert_use
 from labkit.measure import timing
 from labkit.measure.device import describe, grading, not_measured, pick
 from labkit.measure.models import trained_model
@@ -517,7 +517,7 @@ if ready("router_weights", "expert_capacity", "within_capacity"):
 model = trained_model("tiny-moe")
 if model and ready("moe_forward"):
     prompt = model.tokenizer.encode("KING HENRY:")
-    with moe_measure.experts_by(moe_forward):
+    with expert_use.experts_by(moe_forward):
         words = generate_cached(model, prompt, 48)
     print(model.tokenizer.decode(prompt + words))
     same = words == generate_cached(model, prompt, 48)
@@ -539,11 +539,11 @@ if model and ready("moe_forward"):
 # %%
 if model and ready("router_weights"):
     text = (ROOT / "data" / "tiny" / "heldout.txt").read_text(encoding="utf-8")
-    scores = moe_measure.router_scores(model, moe_measure.windows(model, text, 256, 16))
+    scores = expert_use.router_scores(model, expert_use.windows(model, text, 256, 16))
     scores = scores.reshape(4, -1, 8)  # (layers, tokens, experts)
     experts = np.stack([router_weights(layer, 2)[0] for layer in scores])
-    use = moe_measure.shares(experts, 8)
-    moe_figures.use_map(use, moe_measure.entropy_bits(use), "tiny-moe on Macbeth: who is chosen")
+    use = expert_use.shares(experts, 8)
+    moe_figures.use_map(use, expert_use.entropy_bits(use), "tiny-moe on Macbeth: who is chosen")
     confront("me_busiest", f"{8 * use[3].max():.2f}x")
 
 # %% [markdown]
@@ -556,8 +556,8 @@ if model and ready("router_weights"):
 # %%
 if model and ready("router_weights", "touched_experts"):
     batches = [1, 2, 4, 8, 16, 32]
-    counted = moe_measure.distinct(experts, batches, np.random.default_rng(0))
-    skewed = moe_measure.distinct_by_shares(use, 2, batches)
+    counted = expert_use.distinct(experts, batches, np.random.default_rng(0))
+    skewed = expert_use.distinct_by_shares(use, 2, batches)
     formula = [touched_experts(8, 2, n) for n in batches]
     moe_figures.curves(
         "tiny-moe: different experts that a batch takes",
@@ -598,7 +598,7 @@ if model and ready("router_weights", "touched_experts"):
 
 # %%
 if model and ready("moe_step_bytes", "router_weights"):
-    rows = moe_measure.windows(model, text, 64, 8)
+    rows = expert_use.windows(model, text, 64, 8)
     steps = {}
     for n in (1, 2, 4, 8):
         cache = model.new_cache(capacity=64, n_sequences=n)
@@ -613,7 +613,7 @@ if model and ready("moe_step_bytes", "router_weights"):
     always, per_expert = count_params(model.config, 0), 4 * expert_params(model.config)
     predicted = [moe_step_bytes(always, per_expert, 8, 2, n, 4) for n in steps]
     milliseconds = [1e3 * timed[str(n)].low_s for n in steps]
-    taken = moe_measure.distinct(experts, list(steps), np.random.default_rng(1)).sum(axis=0)
+    taken = expert_use.distinct(experts, list(steps), np.random.default_rng(1)).sum(axis=0)
     seen = [4 * (always + n_taken * expert_params(model.config)) for n_taken in taken]
     megabytes = ([b / 1e6 for b in read] for read in (predicted, seen))
     moe_figures.step(list(steps), milliseconds, *megabytes, describe())
@@ -640,11 +640,11 @@ if model and ready("moe_step_bytes", "router_weights"):
 # %%
 if model and ready("biased_router_weights", "router_weights"):
     rng, bias, last = np.random.default_rng(0), np.zeros(8), scores[3]
-    before = moe_measure.shares(biased_router_weights(last, bias, 2)[0][None], 8)[0]
+    before = expert_use.shares(biased_router_weights(last, bias, 2)[0][None], 8)[0]
     for _ in range(200):
         chosen, _ = biased_router_weights(last[rng.integers(len(last), size=512)], bias, 2)
-        bias += 0.005 * np.sign(1 / 8 - moe_measure.shares(chosen[None], 8)[0])
-    after = moe_measure.shares(biased_router_weights(last, bias, 2)[0][None], 8)[0]
+        bias += 0.005 * np.sign(1 / 8 - expert_use.shares(chosen[None], 8)[0])
+    after = expert_use.shares(biased_router_weights(last, bias, 2)[0][None], 8)[0]
     moe_figures.shares(
         {"without the bias": before, "with it": after}, "Layer 3: a bias evens the choices out"
     )

@@ -14,10 +14,11 @@ from typing import Any
 
 from grader.judging import registry
 from grader.judging.exercise import Exercise
+from grader.judging.hidden import Hidden, from_environment
 from grader.judging.isolated.answers import NoAnswer, answer_of
 from grader.judging.isolated.reference import UNAVAILABLE, methods_of, under_judgement
 from grader.judging.isolated.students import Gone, OwnFault, Student, Zygote
-from grader.judging.judge import hidden_seed, judge_on
+from grader.judging.judge import judge_on
 from grader.judging.verdict import Outcome, Verdict
 from labkit.interview.questions import Answers, Question
 from sandbox.endpoint import Forgotten, StandIn
@@ -69,23 +70,34 @@ class Graded:
 
 
 def grade(
-    notebook: Mapping[str, Any], lesson: str, zygote: Zygote, times: Times | None = None
+    notebook: Mapping[str, Any],
+    lesson: str,
+    zygote: Zygote,
+    times: Times | None = None,
+    hidden: Hidden | None = None,
 ) -> Graded:
     """Run and judge a submission whose graded cells are as released (see repair).
 
+    hidden: the course's hidden cases, by default those of the environment.
     Raises OwnFault where it could not be judged, and not because of the student.
     """
-    return _Grading(notebook, lesson, zygote, times or Times()).run()
+    hidden = hidden or from_environment()
+    return _Grading(notebook, lesson, zygote, times or Times(), hidden).run()
 
 
 class _Grading:
     """One submission's way through its cells, with a new process wherever one is lost."""
 
     def __init__(
-        self, notebook: Mapping[str, Any], lesson: str, zygote: Zygote, times: Times
+        self,
+        notebook: Mapping[str, Any],
+        lesson: str,
+        zygote: Zygote,
+        times: Times,
+        hidden: Hidden,
     ) -> None:
         self.cells = notebook["cells"]
-        self.lesson, self.zygote, self.times = lesson, zygote, times
+        self.lesson, self.zygote, self.times, self.hidden = lesson, zygote, times, hidden
         self.graded = Graded()
         self.checks = checks(lesson)
         self.ends = time.monotonic() + times.all_s
@@ -174,7 +186,7 @@ class _Grading:
                 if isinstance(check, Question):
                     verdict = _answer_verdict(self.student, check)
                 else:
-                    verdict = _exercise_verdict(self.student, check, self.lesson)
+                    verdict = self._exercise_verdict(check)
         except Gone as gone:
             result = Result(name, points, 0, gone.reason, f"{gone.reason}: {gone}")
             self._start_again(index)
@@ -187,17 +199,17 @@ class _Grading:
         self.graded.results.append(result)
         self.graded.outputs[index] = [outcome_output(result)]
 
-
-def _exercise_verdict(student: Student, exercise: Exercise, lesson: str) -> Verdict:
-    try:
-        answer = answer_of(student, exercise, methods_of(exercise, lesson))
-    except KeyError:
-        line = f"there is no {exercise.name}: the cell that defines it did not run"
-        return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))
-    except NoAnswer as error:
-        return Verdict(exercise.id, Outcome.FAILED, lines=(str(error),), kind="type")
-    cases = exercise.visible_cases() + exercise.hidden_cases(hidden_seed())
-    return judge_on(exercise, answer, cases, hidden=True)
+    def _exercise_verdict(self, exercise: Exercise) -> Verdict:
+        assert self.student is not None
+        try:
+            answer = answer_of(self.student, exercise, methods_of(exercise, self.lesson))
+        except KeyError:
+            line = f"there is no {exercise.name}: the cell that defines it did not run"
+            return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))
+        except NoAnswer as error:
+            return Verdict(exercise.id, Outcome.FAILED, lines=(str(error),), kind="type")
+        cases = exercise.visible_cases() + self.hidden.cases(exercise)
+        return judge_on(exercise, answer, cases, hidden=True)
 
 
 def _answer_verdict(student: Student, question: Question) -> Verdict:

@@ -9,6 +9,7 @@ from typing import Any
 from nbformat import NotebookNode, from_dict
 
 from grader.judging import registry
+from grader.judging.hidden import Hidden
 from grader.judging.isolated.notebook import Graded, Times, grade
 from grader.judging.isolated.students import Isolation, OwnFault, Zygote, floor_reached
 
@@ -31,11 +32,12 @@ def judge_notebook(
     level: str,
     by: Zygote | None = None,
     times: Times | None = None,
+    hidden: Hidden | None = None,
 ) -> Graded:
     """Grade nb and write every code cell's outputs into it. by: this run's own zygote if None."""
     if lesson not in registry.lessons():
         raise OwnFault(f"{lesson!r} is no lesson of this course: {', '.join(registry.lessons())}")
-    graded = grade(nb, lesson, by or zygote(level), times)
+    graded = grade(nb, lesson, by or zygote(level), times, hidden)
     count = 0
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "code":

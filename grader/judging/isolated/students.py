@@ -19,6 +19,7 @@ from typing import Any
 
 from grader.judging.isolated.border import may_change, may_name, may_touch, plain_outputs, repeat
 from grader.judging.isolated.own_limits import own_limits
+from grader.own_code import FOLDERS, search_path
 from inferlab.data import ROOT
 from sandbox import walls
 from sandbox.endpoint import Endpoint, StandIn
@@ -220,21 +221,21 @@ def readable() -> list[str]:
 def hidden() -> list[str]:
     """Folders that must not be seen, should they lie within one that can be read.
 
-    The course, the folder that is graded in, and where nbgrader keeps what others handed in.
+    The course and its code, the folder that is graded in, and where nbgrader keeps what others
+    handed in.
     """
-    return sorted({str(ROOT), str(Path.cwd().resolve()), *EXCHANGES})
+    return sorted({str(ROOT), *map(str, FOLDERS), str(Path.cwd().resolve()), *EXCHANGES})
 
 
 def _environment(scratch: str) -> dict[str, str]:
     """What the zygote knows of its surroundings: nothing of the instructor's."""
-    folders = [str(ROOT / "src"), str(ROOT)]
     return {
         "PATH": os.defpath,
         "LANG": "C.UTF-8",
         "HOME": scratch,
         "MPLCONFIGDIR": scratch,
         "MPLBACKEND": "agg",
-        "PYTHONPATH": os.pathsep.join(folders),
+        "PYTHONPATH": os.pathsep.join(search_path()),
         "PYTHONHASHSEED": "0",
         "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # see sandbox.pages
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),

@@ -136,7 +136,7 @@ def _files(folder: Path) -> tuple[tuple[Item, ...], dict[str, Scenario], Catalog
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: inferlab needs its whole repository beside it")
+        raise FileNotFoundError(f"{path} is missing: install inferlab from a wheel, or whole")
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
