@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from traitlets.config import Config, PyFileConfigLoader
 
+from grader.classroom.names import file_name
 from labkit.files import write_whole
+from labkit.shown import shown
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook
@@ -49,12 +51,18 @@ class Course:
         return CourseDirectory(config=self.config)
 
     def record_path(self, lesson: str, student: str) -> Path:
-        return self.records / lesson / f"{student}.json"
+        return self.records / lesson / f"{file_name(student)}.json"
 
     def folder(self, step: str, lesson: str, student: str) -> Path:
-        """Where nbgrader keeps a student's lesson at a step: "submitted", "autograded" …"""
+        """Where nbgrader keeps a student's lesson at a step: "submitted", "autograded" …
+
+        Raises ValueError for a name that would lead out of that step's own folder.
+        """
         name = getattr(self.directory, f"{step}_directory")
-        return Path(self.directory.format_path(name, student, lesson))
+        found = Path(self.directory.format_path(name, student, lesson))
+        if Path(student).parts != (student,) or student == "..":
+            raise ValueError(f"the name {shown(student)[:60]!r} leads outside of {name}")
+        return found
 
     def graded_path(self, lesson: str, student: str) -> Path:
         return self.folder("autograded", lesson, student) / f"{lesson}.ipynb"

@@ -110,12 +110,13 @@ def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:
 def _keep(run: Run, handed: Handed, data: bytes) -> None:
     """A copy among nbgrader's submissions; another one that was there is kept with the records."""
     from grader.classroom.course import timestamp
+    from grader.classroom.names import file_name
     from labkit.files import dated
 
     folder = run.course.folder("submitted", run.lesson, handed.student)
     path = folder / f"{run.lesson}.ipynb"
     if path.is_file() and (earlier := path.read_bytes()) != data:
-        kept = run.course.records / run.lesson / "earlier" / f"{handed.student}.ipynb"
+        kept = run.course.records / run.lesson / "earlier" / f"{file_name(handed.student)}.ipynb"
         kept.parent.mkdir(parents=True, exist_ok=True)
         dated(kept).write_bytes(earlier)
     folder.mkdir(parents=True, exist_ok=True)
