@@ -11,6 +11,7 @@ from pathlib import Path
 from inferlab.engines.options import add_arguments as engine_options
 from inferlab.serve.options import add_arguments as serve_options
 from labkit.plan_options import add_arguments as plan_options
+from labkit.shown import shown
 
 EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cache."
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except (ValueError, OSError) as trouble:
-        print(f"inferlab: {trouble}", file=sys.stderr)
+        print(f"inferlab: {shown(trouble, lines=True)}", file=sys.stderr)
         return 2
 
 
@@ -195,7 +196,7 @@ def run_check(args: argparse.Namespace) -> int:
     print(f"running {path} (measuring cells are skipped)", flush=True)
     own = args.file is None
     rows = headless.collect(path, _judged_ids(lesson), args.timeout, keep_progress=own)
-    print(headless.table(rows))
+    print(shown(headless.table(rows), lines=True))
     return 0 if all(row.outcome == "passed" for row in rows) else 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,6 +13,8 @@ from grader.classroom.files import Entry, Refused, walk
 from grader.classroom.names import (
     Place,
     Roster,
+    folder_name,
+    is_of_a_platform,
     lesson_of,
     place,
     plain_stem,
@@ -61,31 +63,46 @@ class _Found:
 
 
 def collect(
-    where: Path, lesson: str, roster: Sequence[str] = (), root: Path | None = None
+    where: Path,
+    lesson: str,
+    roster: Sequence[str] = (),
+    root: Path | None = None,
+    known: Collection[str] = (),
 ) -> list[Handed]:
     """One entry for each student that is found, and for each of the roster.
 
     where: nbgrader's submitted/ or exchange, a folder with a folder or a file for each student, or
     a zip archive as Canvas, Moodle, Blackboard, Brightspace or Sakai make it. roster: the names
     that grading knows; a file is matched to them by any spelling, and who handed in nothing gets
-    an entry without data. The order is the roster's, then by name.
-    Raises ValueError if where is not there or cannot be opened, UnknownLesson.
+    an entry without data. The order is the roster's, then by name. known: names of students
+    besides; a folder of such a name is theirs, with all that is in it.
+    A student's name is one that a folder may have. Raises ValueError if where is not there or
+    cannot be opened, or for a name of the roster that is none, UnknownLesson.
     """
     root = root or lab.course_root()
     lesson = lab.find_lesson(lesson, lab.released_lessons(root))
     release = lab.read_notebook(lab.released_path(root, lesson))
     others = {*lab.released_lessons(root)} - {lesson}
+    if bad := [name for name in roster if folder_name(name)[1]]:
+        raise ValueError(f"the roster names {bad[0]!r:.60}, which cannot be the name of a folder")
     people = Roster(roster)
     with ExitStack() as stack:
         entries = [e for e in walk(where, stack) if not _elsewhere(e, others)]
-        groups = _by_student(entries, where, lesson, people)
-        found = {name: _chosen(name, files, lesson, release) for name, files in groups.items()}
+        groups = _by_student(entries, where, lesson, Class(people, frozenset(known), lesson))
+        found = dict(_named(name, files, lesson, release) for name, files in groups.items())
     order = [*people.students, *sorted(found.keys() - {*people.students})]
     handed = [found.get(name) or _nothing(name, lesson) for name in order]
     if not roster:
         return handed
-    known = {*people.students}
-    return [h if h.student in known else _noted(h, "not on the roster") for h in handed]
+    listed = {*people.students}
+    return [h if h.student in listed else _noted(h, "not on the roster") for h in handed]
+
+
+def _named(name: str, files: list[_Found], lesson: str, release: Notebook) -> tuple[str, Handed]:
+    """What was found, under the name that its folders get: checked last, wherever it came from."""
+    safe, note = folder_name(name)
+    handed = _chosen(safe, files, lesson, release)
+    return safe, _noted(handed, note) if note else handed
 
 
 def _elsewhere(entry: Entry, others: set[str]) -> bool:
@@ -104,68 +121,115 @@ def _noted(handed: Handed, note: str) -> Handed:
 # ---- whose is it -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Class:
+    """By what a part of a path is known to be one student's."""
+
+    people: Roster
+    known: frozenset[str]
+    lesson: str
+
+    def names(self, part: str, is_file: bool) -> bool:
+        """Whether a folder or file is called as one student's is, by a platform or by name."""
+        plain = without_zip(part)
+        if is_of_a_platform(part, is_file) or (plain in self.known and not is_file):
+            return True
+        return not is_file and bool(self.people.find(plain))
+
+
 def _by_student(
-    entries: list[Entry], where: Path, lesson: str, people: Roster
+    entries: list[Entry], where: Path, lesson: str, known: Class
 ) -> dict[str, list[_Found]]:
     """Files by student; two people of one name are told apart by the platform's number."""
-    placed = {e.parts: place((*e.parts, "") if e.is_folder else e.parts, lesson) for e in entries}
-    loose = [e.parts for e in entries if placed[e.parts] is None]
-    n_wrapping = _n_wrapping(loose, where, lesson)
+    people = known.people
+    paths = {e.parts: (*e.parts, "") if e.is_folder else e.parts for e in entries}
+    n_wrapping = _n_wrapping([*paths.values()], where, known)
+    placed = {e: _place(e, paths[e.parts][n_wrapping:], lesson, people) for e in entries}
     numbers: dict[str, set[str]] = defaultdict(set)
-    for known in placed.values():
-        if known is not None:
-            numbers[known.student].add(known.number)
+    for at in placed.values():
+        if at is not None:
+            numbers[at.student].add(at.number)
     groups: dict[str, list[_Found]] = defaultdict(list)
-    for entry in entries:
-        at = placed[entry.parts] or _loose_place(entry, n_wrapping, lesson, people)
+    for entry, at in placed.items():
         if at is None:
             continue
-        if len(loose) == 1 and plain_stem(at.student) == lesson:
-            at = replace(at, student=where.stem)  # the one notebook in somebody's folder
         several = len(numbers[at.student]) > 1
         name = at.user if at.user in people.students else "" if several else people.find(at.student)
         name = name or (f"{at.student}_{at.number}" if several else at.student)
         groups[name].append(_Found(entry, at))
+    if _is_one_students({path[n_wrapping] for path in paths.values()}, groups, lesson):
+        return {people.find(where.stem) or where.stem: [f for own in groups.values() for f in own]}
     return groups
 
 
-def _n_wrapping(loose: list[tuple[str, ...]], where: Path, lesson: str) -> int:
-    """How many outer folders hold the whole class and stand for nobody."""
-    depth = 0
-    while _holds_a_class([parts[depth:] for parts in loose], where, lesson):
-        depth += 1
-    return depth
-
-
-def _holds_a_class(loose: list[tuple[str, ...]], where: Path, lesson: str) -> bool:
-    """Whether everything lies in one folder, and that is no student's."""
-    outer = {parts[0] for parts in loose}
-    if len(outer) != 1 or any(len(parts) < 2 for parts in loose):
-        return False
-    if outer <= {lesson, where.stem}:
+def _is_one_students(outer: set[str], groups: Collection[str], lesson: str) -> bool:
+    """Whether all of it is one student's, by what it is called: a checkout, or just the lesson."""
+    if len(groups) == 1 and plain_stem(next(iter(groups))) in (lesson, *_CHECKOUT):
         return True
-    files = {parts[1] for parts in loose if len(parts) == 2 and ".ipynb" in parts[1].lower()}
-    folders = {parts[1] for parts in loose if len(parts) > 2}
+    return _is_checkout(outer)
+
+
+_CHECKOUT = ("inferlab", "inferlab-main", "work", "notebooks")
+_COURSE_FOLDERS = {
+    *("autograded", "benchmarks", "data", "docs", "feedback", "grader", "grading", "notebooks"),
+    *("release", "solutions", "src", "submitted", "test-artifacts", "tests", "tools", "work"),
+}
+
+
+def _is_checkout(names: set[str]) -> bool:
+    """Whether these folders are the course's own, as a learner has them: work/, notebooks/ …"""
+    return bool(names & {"work", "notebooks"}) and len(names & _COURSE_FOLDERS) > 1
+
+
+def _n_wrapping(paths: list[tuple[str, ...]], where: Path, known: Class) -> int:
+    """How many outer folders hold students' folders and stand for nobody.
+
+    What lies within one student's folder or archive is not asked: it may be called anything.
+    """
+    outer = {path[0]: len(path) == 1 for path in paths}
+    if not outer or any(known.names(part, is_file) for part, is_file in outer.items()):
+        return 0
+    if any(len(path) < 2 or _is_nbgraders(path, known.lesson) for path in paths):
+        return 0
+    inner = [path[1:] for path in paths]
+    if len(outer) == 1:
+        more = _n_wrapping(inner, where, known)
+        named = any(known.names(p[more], len(p) == more + 1) for p in inner if len(p) > more)
+        return 1 + more if named or more or _holds_a_class(paths, where, known.lesson) else 0
+    sections = all(known.names(path[0], len(path) == 1) for path in inner)
+    return 1 if sections else 0
+
+
+def _is_nbgraders(path: tuple[str, ...], lesson: str) -> bool:
+    """Whether it is ann/04_kv_cache/04_kv_cache.ipynb, or the empty folder for it."""
+    return len(path) == 3 and path[1] == lesson and plain_stem(path[2]) in (lesson, "")
+
+
+def _holds_a_class(paths: list[tuple[str, ...]], where: Path, lesson: str) -> bool:
+    """Whether the one folder in which everything lies is no student's."""
+    if {path[0] for path in paths} <= {lesson, where.stem}:
+        return True
+    files = {path[1] for path in paths if len(path) == 2 and ".ipynb" in path[1].lower()}
+    folders = {path[1] for path in paths if len(path) > 2}
+    if _is_checkout(folders):
+        return False
     if files:  # ann_04_kv_cache.ipynb names a student, Untitled.ipynb does not
         return all(lesson in n and plain_stem(student_in(n, lesson)) != lesson for n in files)
     return len(folders) > 1
 
 
-def _loose_place(entry: Entry, n_wrapping: int, lesson: str, people: Roster) -> Place | None:
-    """By the roster, else by the outermost folder, else by the name of the file.
+def _place(entry: Entry, parts: tuple[str, ...], lesson: str, people: Roster) -> Place | None:
+    """By the outermost folder, a platform's or any other; else by the name of the file.
 
     None for a file beside the students' folders that is nobody's, such as a list of grades.
     """
-    parts = entry.parts
-    for part in parts[:-1]:
-        if people.find(without_zip(part)):
-            return Place(without_zip(part), parts[-1])
-    inner = parts[n_wrapping:] or parts
-    if len(inner) > 1 or entry.is_folder:
-        return Place(without_zip(inner[0]), parts[-1])
-    known = people.find_in(parts[-1])
-    handed_in = ".ipynb" in parts[-1].lower() or entry.refused
-    return Place(known or student_in(inner[0], lesson), parts[-1]) if known or handed_in else None
+    if found := place(parts, lesson):
+        return found
+    if len(parts) > 1:
+        return Place(without_zip(parts[0]), entry.parts[-1])
+    known = people.find_in(parts[0])
+    handed_in = ".ipynb" in parts[0].lower() or entry.refused
+    return Place(known or student_in(parts[0], lesson), parts[0]) if known or handed_in else None
 
 
 # ---- which file is it --------------------------------------------------------------------------
@@ -215,7 +279,8 @@ def _instead(files: list[_Found]) -> list[_Found]:
 
 
 def _best(candidates: list[_Found], lesson: str, release: Notebook) -> tuple[_Found, list[str]]:
-    """The right name wins; else the one that has cells of the lesson, and most answers written."""
+    """One with answers wins over one without; then the right name; then the lesson's cells, and
+    most answers."""
     if len(candidates) == 1:
         return candidates[0], []
     first = sorted(candidates, key=lambda f: plain_stem(f.place.file) != lesson)[:MAX_CANDIDATES]
@@ -226,15 +291,17 @@ def _best(candidates: list[_Found], lesson: str, release: Notebook) -> tuple[_Fo
     return ranked, [f"{len(candidates)} notebooks ({names}{more}); graded is {chosen}"]
 
 
-def _rank(found: _Found, lesson: str, release: Notebook) -> tuple[bool, bool, bool, int, int, bool]:
+def _rank(found: _Found, lesson: str, release: Notebook) -> tuple[int | bool, ...]:
+    """Larger is better. A worked solution is nobody's answer where there is anything else."""
     file = found.place.file
     right, close = file == f"{lesson}.ipynb", plain_stem(file).lower() == lesson
-    version = found.place.version
+    version, own = found.place.version, "solutions" not in found.entry.parts[:-1]
     try:
         mine, _ = read_bytes(found.entry.read())
     except (NotANotebook, Refused):
-        return False, right, False, version, 0, close
-    return True, right, bool(shared(mine, release)), version, n_written(mine, release), close
+        return False, own, False, right, False, version, 0, close
+    n = n_written(mine, release)
+    return True, own, n > 0, right, bool(shared(mine, release)), version, n, close
 
 
 def _timestamp(best: _Found, files: list[_Found]) -> datetime | None:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING
 from traitlets.config import Config, PyFileConfigLoader
 
 from grader.classroom import private
+from grader.classroom.names import file_name
 from grader.judging import hidden
 from labkit.files import write_whole
+from labkit.shown import shown
 
 SECRET, MAX_SECRET = "submission_secret.txt", 1_000  # characters; nbgrader writes 128
 
@@ -57,12 +59,18 @@ class Course:
         return hidden.chosen(judge.get("hidden_seed"), judge.get("extra_cases", ""), self.root)
 
     def record_path(self, lesson: str, student: str) -> Path:
-        return self.records / lesson / f"{student}.json"
+        return self.records / lesson / f"{file_name(student)}.json"
 
     def folder(self, step: str, lesson: str, student: str) -> Path:
-        """Where nbgrader keeps a student's lesson at a step: "submitted", "autograded" …"""
+        """Where nbgrader keeps a student's lesson at a step: "submitted", "autograded" …
+
+        Raises ValueError for a name that would lead out of that step's own folder.
+        """
         name = getattr(self.directory, f"{step}_directory")
-        return Path(self.directory.format_path(name, student, lesson))
+        found = Path(self.directory.format_path(name, student, lesson))
+        if Path(student).parts != (student,) or student == "..":
+            raise ValueError(f"the name {shown(student)[:60]!r} leads outside of {name}")
+        return found
 
     def graded_path(self, lesson: str, student: str) -> Path:
         return self.folder("autograded", lesson, student) / f"{lesson}.ipynb"

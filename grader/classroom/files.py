@@ -2,6 +2,7 @@
 
 Nothing is unpacked to disk. What could do harm (a link, a path that leads outside, an archive that
 swells) is listed with the reason and not read; what operating systems leave behind is passed over.
+Limits are each student's, so that one who hands in too much stops nobody else.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import stat
 import unicodedata
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
 from grader.classroom.reading import MAX_BYTES
 
-MAX_FILES = 100_000  # in all
-MAX_MEMBERS = 20_000  # of one archive
-MAX_ARCHIVE_BYTES = 200_000_000  # of an archive within an archive, as it lies there
+MAX_FILES = 20_000  # of one student
+MAX_MEMBERS = 20_000  # of one student's archive
+MAX_ARCHIVES = 50  # of one student, those in archives too
+MAX_ARCHIVE_BYTES = 200_000_000  # of all archives within one student's archives, as they lie there
 MAX_UNPACKED_BYTES = 1_000_000_000  # of one student's archive, by its own table of contents
 MAX_NAME = 255  # characters of one part of a path, as on any disk
 MAX_NESTING = 3  # archives in archives
@@ -66,30 +69,99 @@ class Entry:
 def walk(where: Path, stack: ExitStack) -> list[Entry]:
     """Every file below a folder or in an archive, in order of its path.
 
+    What lies in one folder or archive of the outermost level that has several is one student's, and
+    no more of it is listed than one student may hand in; a refusal says so.
     stack: keeps the archives open for as long as entries are read.
-    Raises ValueError if there is nothing at where, or more than MAX_FILES files.
+    Raises ValueError if there is nothing at where, or it is an archive that cannot be opened.
     """
+    drawer = Drawer()
+    stack.callback(drawer.close)
     if where.is_dir():
-        found = _folder(where, stack)
+        found = _folder(where, drawer)
     elif where.is_file() and where.suffix.lower() == ".zip":
-        found = _whole_archive(where, stack)
+        found = _whole_archive(where, drawer, stack)
     elif where.is_file():
         found = iter([Entry((_plain(where.name),), lambda: _read(where))])
     else:
         raise ValueError(f"there is no folder or file {where}")
-    entries = list(islice(found, MAX_FILES + 1))
-    if len(entries) > MAX_FILES:
-        raise ValueError(f"{where} holds more than {MAX_FILES:,} files: name a smaller folder")
+    entries = list(found)
     full = {e.parts[:n] for e in entries for n in range(1, len(e.parts))}
     kept = [e for e in entries if not (e.is_folder and e.parts in full)]
     return sorted(kept, key=lambda entry: entry.parts)
 
 
-def _whole_archive(where: Path, stack: ExitStack) -> Iterator[Entry]:
+@dataclass
+class Share:
+    """What one student may still hand in."""
+
+    files: int
+    archives: int
+    archive_bytes: int
+
+
+def _own_share() -> Share:
+    return Share(MAX_FILES, MAX_ARCHIVES, MAX_ARCHIVE_BYTES)
+
+
+def _bounded(above: tuple[str, ...], entries: Iterator[Entry], share: Share) -> Iterator[Entry]:
+    """The entries, up to the student's share of files; then one refusal in place of the rest."""
+    for entry in entries:
+        if share.files == 0:
+            yield refusal(above, f"it holds more than {MAX_FILES:,} files; the rest is not read")
+            return
+        share.files -= 1
+        yield entry
+
+
+class Drawer:
+    """Holds one student's archive open at a time; the others are opened again when they are read.
+
+    An archive within an archive is unpacked for that, so nothing of it stays in memory.
+    """
+
+    def __init__(self) -> None:
+        self._opened: Callable[[], BinaryIO] | None = None
+        self._archive: zipfile.ZipFile | None = None
+        self._file: BinaryIO | None = None
+
+    def archive(self, opened: Callable[[], BinaryIO]) -> zipfile.ZipFile:
+        """opened: gives the archive's bytes; the same one for the same archive."""
+        if self._archive is None or self._opened is not opened:
+            file = opened()  # which may need another archive in here
+            self.close()
+            self._file, self._archive, self._opened = file, zipfile.ZipFile(file), opened
+        return self._archive
+
+    def close(self) -> None:
+        for thing in (self._archive, self._file):
+            if thing is not None:
+                thing.close()
+        self._archive = self._file = self._opened = None
+
+
+def _whole_archive(where: Path, drawer: Drawer, stack: ExitStack) -> Iterator[Entry]:
     try:
-        yield from _archive(where.open("rb"), (), 1, stack)
+        archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(where.open("rb"))))
+        members = archive.infolist()
+        names = [_inner_parts(_member_name(member)) for member in members]
+        depth = _depth_of_several(names)
+        by_student = sorted(range(len(members)), key=lambda i: names[i][: depth + 1])
+        for above, indices in groupby(by_student, key=lambda i: names[i][: depth + 1]):
+            share = _own_share()
+            own = (members[i] for i in indices)
+            found = _members(lambda: archive, own, (), 1, drawer, share)
+            yield from _bounded(above, found, share)
     except _BROKEN as trouble:
         raise ValueError(f"{where} cannot be opened: {trouble}") from trouble
+
+
+def _depth_of_several(names: Iterable[tuple[str, ...]]) -> int:
+    """How many outer folders hold everything, each alone in the one before."""
+    kept = [name for name in names if name and not _is_junk(name)]
+    depth = 0
+    while len({name[: depth + 1] for name in kept}) == 1 and any(len(n) > depth + 1 for n in kept):
+        depth += 1
+    return depth
 
 
 def refusal(parts: tuple[str, ...], why: str) -> Entry:
@@ -104,28 +176,55 @@ def refusal(parts: tuple[str, ...], why: str) -> Entry:
 # ---- folders -----------------------------------------------------------------------------------
 
 
-def _folder(where: Path, stack: ExitStack) -> Iterator[Entry]:
-    for folder, names, files in os.walk(where):
+def _folder(where: Path, drawer: Drawer) -> Iterator[Entry]:
+    inner, children = where, _children(where)
+    while len(children) == 1 and children[0].is_dir() and not children[0].is_symlink():
+        inner = children[0]
+        children = _children(inner)
+    if inner != where and not children:
+        yield Entry(_parts(inner, where), bytes, is_folder=True)
+    for child in children:
+        share = _own_share()
+        parts = _parts(child, where)
+        found = _below(child, where, drawer, share)
+        yield from _bounded(parts, found, share)
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if not _JUNK.match(child.name))
+
+
+def _parts(path: Path, where: Path) -> tuple[str, ...]:
+    return tuple(_plain(part) for part in path.relative_to(where).parts)
+
+
+def _below(top: Path, where: Path, drawer: Drawer, share: Share) -> Iterator[Entry]:
+    """A file, or everything below a folder."""
+    if top.is_symlink() or not top.is_dir():
+        yield from _file(top, _parts(top, where), drawer, share)
+        return
+    for folder, names, files in os.walk(top):
         here = Path(folder)
-        above = tuple(_plain(part) for part in here.relative_to(where).parts)
+        above = _parts(here, where)
         names[:] = sorted(name for name in names if not _JUNK.match(name))
         for name in [name for name in names if (here / name).is_symlink()]:
             yield refusal((*above, _plain(name)), "it is a link")
         kept = sorted(name for name in files if not _JUNK.match(name))
-        if above and not kept and not names:
+        if not kept and not names:
             yield Entry(above, bytes, is_folder=True)
         for name in kept:
-            yield from _file(here / name, (*above, _plain(name)), stack)
+            yield from _file(here / name, (*above, _plain(name)), drawer, share)
 
 
-def _file(path: Path, parts: tuple[str, ...], stack: ExitStack) -> Iterator[Entry]:
+def _file(path: Path, parts: tuple[str, ...], drawer: Drawer, share: Share) -> Iterator[Entry]:
     mode = path.lstat().st_mode
     if stat.S_ISLNK(mode):
         yield refusal(parts, "it is a link")
     elif not stat.S_ISREG(mode):
         yield refusal(parts, "it is no plain file")
     elif path.suffix.lower() == ".zip":
-        yield from _inner(parts, 1, stack, lambda: path.open("rb"), path.stat().st_size)
+        size = path.stat().st_size
+        yield from _inner(parts, 1, drawer, lambda: path.open("rb"), size, share)
     else:
         yield Entry(parts, lambda: _read(path))
 
@@ -145,79 +244,94 @@ def _read(path: Path) -> bytes:
 def _inner(
     parts: tuple[str, ...],
     depth: int,
-    stack: ExitStack,
+    drawer: Drawer,
     opened: Callable[[], BinaryIO],
     n_bytes: int,
+    share: Share,
 ) -> Iterator[Entry]:
     """The members of one student's archive; one refusal if it is not fit to be opened."""
     if depth > MAX_NESTING:
         yield refusal(parts, f"archives are nested more than {MAX_NESTING} deep")
-    elif n_bytes > MAX_ARCHIVE_BYTES:
-        yield refusal(parts, f"it is larger than {MAX_ARCHIVE_BYTES / 1e6:.0f} MB")
+    elif share.archives == 0:
+        yield refusal(parts, f"there are more than {MAX_ARCHIVES} archives; this one is not read")
+    elif n_bytes > share.archive_bytes:
+        most = f"{MAX_ARCHIVE_BYTES / 1e6:.0f} MB"
+        yield refusal(parts, f"it is larger than {most}, alone or with the archives before it")
     else:
+        share.archives -= 1
+        share.archive_bytes -= n_bytes
         try:
-            yield from _archive(opened(), parts, depth, stack)
+            members = _fit(drawer.archive(opened).infolist())
         except _BROKEN as trouble:
             yield refusal(parts, f"it cannot be opened ({trouble or type(trouble).__name__})")
+            return
+        archive = partial(drawer.archive, opened)
+        yield from _members(archive, members, parts, depth, drawer, share)
 
 
-def _archive(
-    file: BinaryIO, above: tuple[str, ...], depth: int, stack: ExitStack
-) -> Iterator[Entry]:
-    archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(file)))
-    members = archive.infolist()
+def _fit(members: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
+    """Raises ValueError for what would swell."""
     if len(members) > MAX_MEMBERS:
         raise ValueError(f"it has {len(members):,} members; at most {MAX_MEMBERS:,} are read")
     unpacked = sum(member.file_size for member in members)
-    if above and unpacked > MAX_UNPACKED_BYTES:
+    if unpacked > MAX_UNPACKED_BYTES:
         raise ValueError(
             f"it would unpack to {unpacked / 1e9:,.1f} GB; "
             f"at most {MAX_UNPACKED_BYTES / 1e9:.0f} GB is read"
         )
-    for member in members:
-        yield from _member(archive, member, above, depth, stack)
+    return members
 
 
-def _member(
-    archive: zipfile.ZipFile,
-    member: zipfile.ZipInfo,
+def _members(
+    archive: Callable[[], zipfile.ZipFile],
+    members: Iterable[zipfile.ZipInfo],
     above: tuple[str, ...],
     depth: int,
-    stack: ExitStack,
+    drawer: Drawer,
+    share: Share,
 ) -> Iterator[Entry]:
-    name = _member_name(member)
+    for member in members:
+        name = _member_name(member)
+        inner = _inner_parts(name)
+        parts = (*above, *inner)
+        if not inner or _is_junk(inner):
+            continue
+        if why := _unfit(member, name, inner):
+            yield refusal(tuple(part[:MAX_NAME] for part in parts), why)
+        elif member.is_dir():
+            yield Entry(parts, bytes, is_folder=True)
+        elif inner[-1].lower().endswith(".zip"):
+            size = max(member.file_size, member.compress_size)
+            opened = _unpacked(_reader(archive, member, MAX_ARCHIVE_BYTES))
+            yield from _inner(parts, depth + 1, drawer, opened, size, share)
+        else:
+            yield Entry(parts, _reader(archive, member, MAX_BYTES + 1))
+
+
+def _unfit(member: zipfile.ZipInfo, name: str, inner: tuple[str, ...]) -> str:
+    """Why a member is not read, "" if it is."""
     said = name.replace("\\", "/").split("/")
-    inner = tuple(p for p in said if p not in ("", ".", "..") and not _DRIVE.fullmatch(p))
-    parts = (*above, *inner)
-    if not inner or any(_JUNK.match(part) for part in inner):
-        return
-    shown = tuple(part[:MAX_NAME] for part in parts)
     if name.startswith(("/", "\\")) or _DRIVE.match(name) or ".." in said:
-        yield refusal(shown, f"its path leads outside the archive ({name:.80})")
-    elif stat.S_ISLNK(member.external_attr >> 16):
-        yield refusal(shown, "it is a link")
-    elif max(map(len, inner)) > MAX_NAME:
-        yield refusal(shown, "its name is too long")
-    elif member.is_dir():
-        yield Entry(parts, bytes, is_folder=True)
-    elif member.flag_bits & 1:
-        yield refusal(parts, "it is locked with a password")
-    elif inner[-1].lower().endswith(".zip"):
-        size = max(member.file_size, member.compress_size)
-        opened = _reader(archive, member, MAX_ARCHIVE_BYTES)
-        yield from _inner(parts, depth + 1, stack, lambda: BytesIO(opened()), size)
-    else:
-        yield Entry(parts, _reader(archive, member, MAX_BYTES + 1))
+        return f"its path leads outside the archive ({name:.80})"
+    if stat.S_ISLNK(member.external_attr >> 16):
+        return "it is a link"
+    if max(map(len, inner)) > MAX_NAME:
+        return "its name is too long"
+    return "it is locked with a password" if member.flag_bits & 1 else ""
+
+
+def _unpacked(read: Callable[[], bytes]) -> Callable[[], BinaryIO]:
+    return lambda: BytesIO(read())
 
 
 def _reader(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, most_bytes: int
+    archive: Callable[[], zipfile.ZipFile], member: zipfile.ZipInfo, most_bytes: int
 ) -> Callable[[], bytes]:
     """Reads a member as it is unpacked, and stops at most_bytes, whatever its header says."""
 
     def read() -> bytes:
         try:
-            with archive.open(member) as file:
+            with archive().open(member) as file:
                 return file.read(most_bytes)
         except _BROKEN as trouble:
             words = str(trouble) or type(trouble).__name__
@@ -227,6 +341,16 @@ def _reader(
 
 
 # ---- names -------------------------------------------------------------------------------------
+
+
+def _inner_parts(name: str) -> tuple[str, ...]:
+    """The folders and the name of a member, without what leads outside."""
+    said = name.replace("\\", "/").split("/")
+    return tuple(p for p in said if p not in ("", ".", "..") and not _DRIVE.fullmatch(p))
+
+
+def _is_junk(parts: Iterable[str]) -> bool:
+    return any(_JUNK.match(part) for part in parts)
 
 
 def _member_name(member: zipfile.ZipInfo) -> str:

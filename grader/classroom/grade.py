@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from labkit.files import write_whole
+from labkit.shown import shown
 
+MAX_NOTED = 20  # students of whom the summary tells what was noted; the tables tell it of all
 TOGETHER, TOGETHER_S = 8, 0.5  # results entered at once: so many, or what comes in so long
 
 if TYPE_CHECKING:
@@ -50,12 +52,20 @@ def main(args: argparse.Namespace) -> int:
 
 def _grade(args: argparse.Namespace, root: Path, pool: Pool) -> int:
     from grader.classroom import course as courses
-    from grader.classroom import judging
+    from grader.classroom.alone import alone, in_one_sentence
     from grader.learner import lab
 
     course = courses.Course(root)
     lesson = lab.find_lesson(args.lesson, lab.released_lessons(course.root))
-    run = Run(course, lesson, args.isolation)
+    with alone(course.records), in_one_sentence(course.directory.db_url):
+        return _grade_lesson(args, Run(course, lesson, args.isolation), pool)
+
+
+def _grade_lesson(args: argparse.Namespace, run: Run, pool: Pool) -> int:
+    from grader.classroom import course as courses
+    from grader.classroom import judging
+
+    course, lesson = run.course, run.lesson
     roster = courses.read_list(args.roster) if args.roster else ()
     _take_in(run, args.source, roster)
     todo = [
@@ -110,10 +120,12 @@ def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:
     """Find what was handed in. From elsewhere: put it where nbgrader keeps submissions."""
     from grader.classroom.collect import collect
 
-    where = source or run.course.root / "submitted"
+    submitted = run.course.root / "submitted"
+    where = source or submitted
     if source is None and not where.is_dir():
         return
-    found = collect(where, run.lesson, roster, run.course.root)
+    known = [path.name for path in submitted.iterdir()] if submitted.is_dir() else []
+    found = collect(where, run.lesson, roster, run.course.root, known)
     run.handed.update({handed.student: handed for handed in found})
     if source is None:
         return
@@ -126,18 +138,22 @@ def _take_in(run: Run, source: Path | None, roster: Sequence[str]) -> None:
 def _keep(run: Run, handed: Handed, data: bytes) -> None:
     """A copy among nbgrader's submissions; another one that was there is kept with the records."""
     from grader.classroom.course import timestamp
+    from grader.classroom.names import file_name
     from labkit.files import dated
 
     folder = run.course.folder("submitted", run.lesson, handed.student)
     path = folder / f"{run.lesson}.ipynb"
     if path.is_file() and (earlier := path.read_bytes()) != data:
-        kept = run.course.records / run.lesson / "earlier" / f"{handed.student}.ipynb"
+        kept = run.course.records / run.lesson / "earlier" / f"{file_name(handed.student)}.ipynb"
         kept.parent.mkdir(parents=True, exist_ok=True)
         dated(kept).write_bytes(earlier)
     folder.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:  # a full disk leaves half of it
+        temporary.unlink(missing_ok=True)
     if handed.when is not None:
         write_whole(folder / "timestamp.txt", timestamp(handed.when))
 
@@ -171,8 +187,9 @@ def _tasks(run: Run, handed: Sequence[Handed]) -> Iterator[Any]:
     for one in handed:
         where = str(run.course.root)
         yield Task(
-            one.student, run.lesson, one.data, one.name, where, run.isolation, run.course.hidden
-        )
+            one.student, run.lesson, one.data, one.name, where, run.isolation, run.course.hidden,
+            one.notes,
+        )  # fmt: skip
 
 
 def _is_unchanged(run: Run, handed: Handed) -> bool:
@@ -183,6 +200,8 @@ def _is_unchanged(run: Run, handed: Handed) -> bool:
     if record is None or record.fault or record.isolation != run.isolation:
         return False
     if record.hashes != hashes(handed.data, run.lesson, run.course.root, run.course.hidden):
+        return False
+    if record.notes != handed.notes:
         return False
     if not record.rejected and not run.course.graded_path(run.lesson, handed.student).is_file():
         return False
@@ -221,7 +240,7 @@ def _record(run: Run, judged: Judged) -> Record:
         judged.student,
         run.lesson,
         judged.results,
-        (*handed.notes, *judged.problems),
+        judged.problems,
         judged.rejected,
         judged.fault,
         handed.when.isoformat() if handed.when else "",
@@ -231,29 +250,40 @@ def _record(run: Run, judged: Judged) -> Record:
         judged.scores,
         judged.untouched,
         round(judged.seconds, 3),
+        handed.notes,
     )
 
 
 def _enter(run: Run, gradebook: Any, few: list[Judged]) -> None:
     """Keep notebooks, enter scores, keep records; a record says that all of it was done.
 
-    Takes out of `few` what is entered. Where we failed, there is a record alone.
+    Takes out of `few` what is entered, or what could not be. Where we failed, there is a record
+    alone.
     """
     from grader.classroom import book
-    from grader.classroom import course as courses
 
     records = [_record(run, judged) for judged in few]
-    with book.one_transaction(gradebook):
-        for record, judged in zip(records, few, strict=True):
-            if judged.notebook:
-                when = run.handed[record.student].when
-                courses.write_graded(run.course, run.lesson, record.student, judged.notebook, when)
-            if not record.fault:
-                _enter_scores(run, gradebook, record)
-    for record in records:
-        record.write(run.course.record_path(run.lesson, record.student))
-        run.records[record.student] = record
+    try:
+        with book.one_transaction(gradebook):
+            for record, judged in zip(records, few, strict=True):
+                _enter_one(run, gradebook, record, judged)
+        for record in records:
+            record.write(run.course.record_path(run.lesson, record.student))
+            run.records[record.student] = record
+    except Exception:  # a full disk, a damaged gradebook: trying once more says less
+        few.clear()
+        raise
     few.clear()
+
+
+def _enter_one(run: Run, gradebook: Any, record: Record, judged: Judged) -> None:
+    from grader.classroom import course as courses
+
+    if judged.notebook:
+        when = run.handed[record.student].when
+        courses.write_graded(run.course, run.lesson, record.student, judged.notebook, when)
+    if not record.fault:
+        _enter_scores(run, gradebook, record)
 
 
 def _enter_scores(run: Run, gradebook: Any, record: Record) -> None:
@@ -298,9 +328,13 @@ def summary(run: Run, is_whole: bool = True) -> str:
             lines.append(f"NOT GRADED, and not their fault: {record.student}: {last}")
         elif record.rejected:
             lines.append(f"{record.student}: {record.rejected}")
+    noted = [f"{r.student}: {'; '.join(r.notes)}" for r in records if r.notes]
+    lines += sorted(noted)[:MAX_NOTED]
+    if len(noted) > MAX_NOTED:
+        lines.append(f"notes on {len(noted) - MAX_NOTED} more are in the tables")
     repaired = sum(bool(r.problems) for r in records)
     if repaired:
         lines.append(f"repaired before judging: {repaired} (what was done is in the tables)")
     if not is_whole:
         lines.append("interrupted: what is graded is kept; the same command goes on with the rest")
-    return "\n".join(lines)
+    return "\n".join(map(shown, lines))

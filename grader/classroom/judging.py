@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import os
+import signal
+import sys
 import threading
 import time
 import traceback
@@ -28,12 +31,17 @@ from grader.judging.isolated import step
 from grader.judging.isolated.notebook import Result, checks, grade_id, is_check, under_judgement
 from grader.judging.isolated.students import Zygote
 from grader.learner import lab
+from labkit.shown import shown
+from sandbox.walls import PR_SET_PDEATHSIG
 from sandbox.zygote import by_value, errors
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to judge. data: the file's bytes, None where nothing was handed in."""
+    """One thing to judge. data: the file's bytes, None where nothing was handed in.
+
+    notes: on how it was handed in; the graded notebook says them to its author.
+    """
 
     student: str
     lesson: str
@@ -42,6 +50,7 @@ class Task:
     course: str
     isolation: str
     hidden: Hidden
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ def _judge(task: Task, begun: float) -> Judged:
     graded = step.judge_notebook(
         notebook, task.lesson, task.isolation, own_zygote(task), hidden=task.hidden
     )
+    _say(notebook, task.notes)
     notebook.metadata["inferlab"] = {"isolation": task.isolation, "reasons": graded.reasons()}
     scores = {c.metadata.nbgrader.grade_id: utils.determine_grade(c)[0] for c in _graded(notebook)}
     return Judged(
@@ -100,6 +110,13 @@ def _judge(task: Task, begun: float) -> Judged:
         untouched=tuple(_untouched(notebook)),
         seconds=time.perf_counter() - begun,
     )
+
+
+def _say(notebook: nbformat.NotebookNode, notes: tuple[str, ...]) -> None:
+    """The notes, as the first output of the first code cell: so they stand on every page."""
+    if notes and (cells := [cell for cell in notebook.cells if cell.cell_type == "code"]):
+        text = "".join(f"{shown(note)}\n" for note in notes)
+        cells[0].outputs.insert(0, nbformat.v4.new_output("stream", name="stderr", text=text))
 
 
 def _graded(notebook: nbformat.NotebookNode) -> Iterator[nbformat.NotebookNode]:
@@ -156,6 +173,7 @@ def begin(take: Callable[[], Any] | None) -> None:
     """
     threadpool_limits(1)
     if take is not None:
+        _end_with_parent()
         zygote = take()
         _given[zygote.isolation.level] = zygote
 
@@ -179,11 +197,20 @@ def _beside() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin_beside)
 
 
+def _end_with_parent() -> None:
+    """From now on this process ends with the one that forked it, however that ends.
+
+    It would wait for ever for its next task: it has a copy of the end that the task is to come by.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _begin_beside() -> None:
     """Start of a process beside a dask worker: it ends with that, however that ends."""
     parent = os.getppid()
 
-    def watch() -> None:
+    def watch() -> None:  # not by the kernel's signal, which comes with the end of a thread too
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import permutations
+
+from labkit.shown import shown
 
 
 @dataclass(frozen=True)
@@ -57,19 +60,29 @@ _COPY_OF = re.compile(r"^(copy|kopie|copie|copia)[ _]+(of|von|de|di)[ _]+", re.I
 
 
 def place(parts: tuple[str, ...], lesson: str) -> Place | None:
-    """What the path of a file says by one of the platforms' habits, or by nbgrader's; else None.
+    """What the first part says by one of the platforms' habits, or by nbgrader's; else None.
 
+    What lies within that part is the same student's, whatever it is called.
     parts: the folders and the name of the file, "" for the name where it is about a folder.
     """
-    for index, part in enumerate(parts):
-        is_file = index == len(parts) - 1
-        for platform, pattern in _PLATFORMS.items():
-            found = re.fullmatch(pattern, without_zip(part), re.DOTALL)
-            if found and not (is_file and platform in _FOLDERS_ONLY):
-                return _from_match(platform, found.groupdict(), is_file, parts[-1], lesson)
-    if lesson in parts[1:-1]:  # nbgrader: submitted/ann/04_kv_cache/04_kv_cache.ipynb
-        return Place(without_zip(parts[parts.index(lesson, 1) - 1]), parts[-1])
+    is_file = len(parts) == 1
+    for platform, found in _matches(parts[0]):
+        if not (is_file and platform in _FOLDERS_ONLY):
+            return _from_match(platform, found.groupdict(), is_file, parts[-1], lesson)
+    if parts[1:2] == (lesson,) and len(parts) > 2:  # nbgrader: ann/04_kv_cache/04_kv_cache.ipynb
+        return Place(without_zip(parts[0]), parts[-1])
     return None
+
+
+def is_of_a_platform(part: str, is_file: bool) -> bool:
+    """Whether a platform calls one student's folder or file so."""
+    return any(not (is_file and p in _FOLDERS_ONLY) for p, _ in _matches(part))
+
+
+def _matches(part: str) -> Iterator[tuple[str, re.Match[str]]]:
+    for platform, pattern in _PLATFORMS.items():
+        if found := re.fullmatch(pattern, without_zip(part), re.DOTALL):
+            yield platform, found
 
 
 def _from_match(
@@ -169,6 +182,12 @@ def spellings(name: str) -> set[str]:
     return {"".join(order) for order in permutations(words)}
 
 
+def _same_domain(one: str, other: str) -> bool:
+    """Whether two names can be one person's: not two addresses of different domains."""
+    domains = {name.rpartition("@")[2].strip().casefold() for name in (one, other) if "@" in name}
+    return len(domains) < 2
+
+
 class Roster:
     """Who should have handed something in, found by any spelling."""
 
@@ -184,6 +203,7 @@ class Roster:
         if name in self.students:
             return name
         found = set().union(*(self._known.get(s, set()) for s in spellings(name) if s))
+        found = {student for student in found if _same_domain(student, name)}
         return found.pop() if len(found) == 1 else ""
 
     def find_in(self, text: str) -> str:
@@ -194,3 +214,38 @@ class Roster:
             if re.search(rf"(?<![^\W_]){re.escape(student)}(?![^\W_])", text, re.IGNORECASE)
         ]
         return found[0] if len(found) == 1 else ""
+
+
+# ---- names of folders --------------------------------------------------------------------------
+
+MAX_FOLDER_BYTES = 128  # of a student's name: what a disk takes with room for more, and a gradebook
+_PLAIN_FILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def folder_name(student: str) -> tuple[str, str]:
+    """The name by which a student is graded, and why it is another than what was found, or "".
+
+    It is a folder's name wherever it comes from: one part of a path, of no great length, visible.
+    """
+    said = shown(student)
+    if said == student and not re.search(r"[/\\]|^[.\s]|\s$|^$", said):
+        if len(said.encode()) <= MAX_FOLDER_BYTES:
+            return student, ""
+        why = f"the name {said[:40]}… of {len(said):,} characters is too long for a folder"
+    else:
+        why = f"the name {said[:40]!r} cannot be a folder's"
+    name = f"{_short(said)}-{_hash(student)}"
+    return name, f"{why}; graded as {name}"
+
+
+def file_name(student: str) -> str:
+    """A short name for a file of ours about this student, another one for each."""
+    return student if _PLAIN_FILE.fullmatch(student) else f"{_short(student)}-{_hash(student)}"
+
+
+def _short(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:24].strip("_") or "student"
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
@@ -96,7 +97,7 @@ class Here:
             with ProcessPoolExecutor(n_jobs, context, judging.begin, (None,)) as executor:
                 yield executor
             return
-        twins = [self._zygote.twin() for _ in range(n_jobs)]
+        twins = [self._zygote.twin(cpu) for cpu in _cores(n_jobs)]
         numbers = context.SimpleQueue()
         for number in range(n_jobs):
             numbers.put(number)
@@ -110,6 +111,17 @@ class Here:
         finally:
             for twin in twins:
                 twin.close()
+
+
+def _cores(n_jobs: int) -> list[int | None]:
+    """A core for each worker's students: what one keeps busy is not another's.
+
+    None where this computer has no such choice.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        return [None] * n_jobs
+    cores = sorted(os.sched_getaffinity(0))
+    return [cores[number % len(cores)] for number in range(n_jobs)]
 
 
 def _under_way(results: Iterator[Judged | None]) -> Iterator[Judged]:

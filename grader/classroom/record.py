@@ -30,6 +30,7 @@ class Record:
     """One student's lesson. rejected: why the whole file was not judged; fault: our own failure.
 
     problems: what was repaired before judging, in plain words. seconds: what judging took.
+    notes: on what was handed in, such as which of several files is graded.
     """
 
     student: str
@@ -45,6 +46,7 @@ class Record:
     scores: dict[str, float | None] = field(default_factory=dict)  # as nbgrader enters them
     untouched: tuple[str, ...] = ()  # answers left as released
     seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def earned(self) -> int:
@@ -67,7 +69,7 @@ def read_record(path: Path) -> Record | None:
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         facts["results"] = tuple(Result(**result) for result in facts["results"])
-        for name in ("problems", "untouched"):
+        for name in ("problems", "untouched", "notes"):
             facts[name] = tuple(facts[name])
         return Record(**facts)
     except (OSError, ValueError, TypeError, KeyError):

@@ -24,6 +24,7 @@ from grader.learner import lab
 from grader.notebooks.merge import text
 from labkit.figures import show as figures
 from labkit.files import write_whole
+from labkit.shown import shown
 
 NEVER = "These pairs share code that few others wrote. Read both: it is no proof of anything."
 STYLE = """
@@ -108,7 +109,7 @@ def summary(lesson: str, records: Sequence[Record], alike: Sequence[Pair]) -> st
         lines.append(f"{row.rate:6.0%}  {name} ({row.n_passed} of {row.n_judged})")
         lines += [f"          {n} x {cause}" for cause, n in row.causes]
     lines += [f"{_words(pair)}" for pair in alike]
-    return "\n".join([*lines, NEVER] if alike else lines)
+    return "\n".join(map(shown, [*lines, NEVER] if alike else lines))
 
 
 def _head(lesson: str, records: Sequence[Record]) -> str:
@@ -135,7 +136,7 @@ def page(lesson: str, records: Sequence[Record], alike: Sequence[Pair]) -> str:
     if rows:
         body += [figures.show(picture(rows), alt(rows)) or "", _table(rows)]
     if alike:
-        said = "".join(f"<li>{html.escape(_words(pair))}</li>" for pair in alike)
+        said = "".join(f"<li>{html.escape(shown(_words(pair)))}</li>" for pair in alike)
         body.append(f"<h2>Worth reading side by side</h2><p>{NEVER}</p><ul>{said}</ul>")
     title = html.escape(f"{lesson}: report")
     return (
@@ -160,7 +161,7 @@ def _table(rows: Sequence[Item]) -> str:
 
 
 def _counts(counts: Sequence[tuple[str, int]]) -> str:
-    return "<br>".join(f"{n} × {html.escape(what)}" for what, n in counts)
+    return "<br>".join(f"{n} × {html.escape(shown(what))}" for what, n in counts)
 
 
 # ---- on the command line -----------------------------------------------------------------------

@@ -11,13 +11,14 @@ from typing import Any
 from grader.classroom import private
 from grader.classroom.record import Record
 from labkit.files import write_whole
+from labkit.shown import shown
 
 FORMULA = ("=", "+", "-", "@")  # a spreadsheet would run what begins so
 
 
 def text(value: Any) -> str:
     """A cell of text that no spreadsheet takes for a formula."""
-    said = " ".join(str(value).splitlines())
+    said = shown(" ".join(str(value).split("\n")))
     return f"'{said}" if said.lstrip().startswith(FORMULA) else said
 
 
@@ -39,7 +40,8 @@ def scores(path: Path, records: Sequence[Record]) -> Path:
     rows = []
     for record in sorted(records, key=lambda r: r.student):
         earned = {result.grade_id: result.earned for result in record.results}
-        why = record.rejected or ("not graded: our own fault" if record.fault else "")
+        lost = record.rejected or ("not graded: our own fault" if record.fault else "")
+        why = "; ".join(filter(None, (lost, *record.notes)))
         total: list[Any] = ["", ""] if record.fault else [record.earned, record.points]
         facts = [why, len(record.problems), record.isolation, record.submitted]
         rows.append([record.student, *total, *facts, *(earned.get(i, "") for i in ids)])

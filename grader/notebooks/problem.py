@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from labkit.shown import shown
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -11,3 +13,8 @@ class Problem:
     cell: str
     what: str
     cure: str
+
+    def __post_init__(self) -> None:
+        """It quotes what a student wrote, and goes to terminals, tables and pages."""
+        object.__setattr__(self, "what", shown(self.what))
+        object.__setattr__(self, "cure", shown(self.cure))

@@ -9,10 +9,11 @@ array lives.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
-from types import MappingProxyType, MethodType
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 from sandbox.shared import Shared, SharingReader, SharingWriter
@@ -37,7 +38,20 @@ class StandIn:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self.inferlab_endpoint.ask("get", self.inferlab_number, name)
+        with self._looked_at(AttributeError):
+            return self.inferlab_endpoint.ask("get", self.inferlab_number, name)
+
+    @contextlib.contextmanager
+    def _looked_at(self, error: type[Exception]) -> Iterator[None]:
+        """An object of a student's may answer a look at it with any error: the judge, who asks
+        what it is, gets the one that says that it is not.
+        """
+        try:
+            yield
+        except Exception as said:
+            if self.inferlab_endpoint.is_judge and not isinstance(said, error):
+                raise error(f"a look at it raised {type(said).__name__}") from None
+            raise
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.inferlab_endpoint.ask("set", self.inferlab_number, name, value)
@@ -49,7 +63,8 @@ class StandIn:
         return self.inferlab_endpoint.call(self.inferlab_number, "__next__", (), {})
 
     def __len__(self) -> int:
-        return self.inferlab_endpoint.call(self.inferlab_number, "__len__", (), {})
+        with self._looked_at(TypeError):
+            return self.inferlab_endpoint.call(self.inferlab_number, "__len__", (), {})
 
     def __getitem__(self, key: Any) -> Any:
         return self.inferlab_endpoint.call(self.inferlab_number, "__getitem__", (key,), {})
@@ -194,14 +209,20 @@ class Endpoint:
         except WireFailure:
             raise
         except BaseException as error:
-            asides = getattr(error, "_asides", asides)
-            self._send(["error", error_facts(error), tuple(asides.items())], lends=False)
+            asides = getattr(error, "__dict__", {}).get("_asides", asides)
+            self._send_back(["error", error_facts(error), tuple(asides.items())], lends=False)
             return
+        # What a call returns is new, so there is nothing to work on together.
+        lends = request[0] == "get" and self.may_change(self._objects.get(request[1]))
+        self._send_back(["result", value, tuple(asides.items())], lends)
+
+    def _send_back(self, reply: list, lends: bool) -> None:
+        """Send a reply; what cannot be sent becomes the error that says so."""
         try:
-            # What a call returns is new, so there is nothing to work on together.
-            lends = request[0] == "get" and self.may_change(self._objects.get(request[1]))
-            self._send(["result", value, tuple(asides.items())], lends)
-        except (BadMessage, Exception) as error:
+            self._send(reply, lends)
+        except (BadMessage, SystemExit, Exception) as error:
+            if not self.is_judge:  # what was lent may be what cannot be sent
+                self.shared.clear()
             self._send(["error", error_facts(error), ()], lends=False)
 
     def _do(self, request: list) -> Any:
@@ -265,12 +286,12 @@ class Endpoint:
 
     def refer(self, value: Any) -> list[Any]:
         """["yours", number] for a stand-in going home, else ["mine", number, description]."""
-        if isinstance(value, StandIn):
+        if type(value) is StandIn:  # isinstance asks the object itself
             return ["yours", value.inferlab_number]
         if self.is_judge and not self.may_touch(value):
             raise AttributeError(f"objects of type {type(value).__name__} are not for others")
         # A bound method is made anew at each access; it is the same one as long as its object is.
-        bound = isinstance(value, MethodType)
+        bound = type(value) is MethodType
         key = (id(value.__self__), value.__name__) if bound else id(value)
         number = self._numbers.get(key)
         if number is None:
@@ -307,12 +328,20 @@ def goes_on(what: str, rest: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """A few words for a stand-in: "function f", "class A", "object of type B"."""
-    if inspect.isclass(value):
-        return f"class {value.__name__}"
-    if callable(value) and hasattr(value, "__name__"):
+    """A few words for a stand-in: "function f", "class A", "object of type B".
+
+    Nothing of the object is asked: what it says of itself may be anything.
+    """
+    kind = type(value)
+    if issubclass(kind, type):
+        return f"class {_name_of(value)}"
+    if kind in (FunctionType, BuiltinFunctionType, MethodType):
         return f"function {value.__name__}"
-    return f"object of type {type(value).__name__}"
+    return f"object of type {_name_of(kind)}"
+
+
+def _name_of(kind: type) -> str:
+    return str(type.__dict__["__name__"].__get__(kind))
 
 
 # ---- errors ------------------------------------------------------------------------------------
@@ -337,10 +366,11 @@ def error_facts(error: BaseException) -> dict[str, Any]:
         text = str(error)[:MAX_ERROR_CHARACTERS]
     except BaseException:
         text = "(its text cannot be had)"
+    line = getattr(error, "__dict__", {}).get("_line", "")
     return {
-        "kinds": [kind.__name__ for kind in type(error).__mro__][:-1],
+        "kinds": [_name_of(kind) for kind in type(error).__mro__][:-1],
         "text": text,
-        "line": getattr(error, "_line", ""),
+        "line": line,
     }
 
 

@@ -24,7 +24,7 @@ def can_share(value: Any) -> bool:
     kind = type(value)
     if kind is np.ndarray:
         return value.dtype.kind in NUMBER_KINDS
-    return kind in (*LISTS, *DICTS) or isinstance(value, np.random.Generator)
+    return kind in (*LISTS, *DICTS) or issubclass(kind, np.random.Generator)
 
 
 class Shared:
@@ -70,6 +70,8 @@ class Shared:
     def put(self, number: Any, content: Any) -> None:
         """The other side has changed it. A read-only array stays as it is."""
         target = self.value(number)
+        if _holds(content, target):
+            raise BadMessage("something shared that is put into itself")
         if isinstance(target, np.ndarray):
             if not isinstance(content, np.ndarray) or content.shape != target.shape:
                 raise BadMessage("contents of another shape")
@@ -99,6 +101,26 @@ class Shared:
         else:
             coded = [probe.inner(part) for part in value]
         return json.dumps(coded).encode()
+
+
+def _holds(outer: Any, inner: Any) -> bool:
+    """Whether inner is among what outer holds, at any depth; outer itself holds no such circle."""
+    todo, seen = [outer], set()
+    while todo:
+        value = todo.pop()
+        if type(value) in DICTS:
+            parts = [*value.keys(), *value.values()]
+        elif type(value) in (*LISTS, tuple):
+            parts = list(value)
+        else:
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if any(part is inner for part in parts):
+            return True
+        todo += parts
+    return False
 
 
 class _Probe(Writer):

@@ -2,7 +2,8 @@
 
 Everything that computes, reads, writes, forks or waits stays possible. What goes: new namespaces
 and mounts (a file system in memory of any size could be mounted in them), memory that the limits do
-not count, looking into other processes, and the kernel's less tested corners.
+not count, looking into other processes, another core than the one given, and the kernel's less
+tested corners.
 
 Source: man page seccomp(2); linux/seccomp.h, linux/filter.h, linux/audit.h.
 """
@@ -40,6 +41,7 @@ DENIED = {
     "personality": (135, 92), "fanotify_init": (300, 262), "quotactl": (179, 60),
     "kexec_load": (246, 104), "init_module": (175, 105), "finit_module": (313, 273),
     "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224),
+    "sched_setaffinity": (203, 122),
 }  # fmt: skip
 CLONE, CLONE3, SOCKET = (56, 220), (435, 435), (41, 198)
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 import sys
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
@@ -24,6 +24,9 @@ MAX_TEXT_BYTES = 16 * 2**20  # of the JSON: as Python objects it takes some twen
 MAX_FRAMES = 2**16
 SMALL = 2**18  # bytes that are sent and received in one piece
 MAX_RANGE = 10**6  # longer ones are references
+MAX_INT_BITS = 14_000  # larger numbers are references: Python would not print them
+MAX_DEPTH = 60  # lists in lists; what a notebook computes has four or five
+MAX_ALIKE = 1000  # keys of one hash: adding n of them takes n² steps
 NUMBER_KINDS = "biuf"  # of arrays: booleans, whole numbers, floats
 
 Refer = Callable[[Any], list[Any]]  # an object that stays here -> the reference that crosses
@@ -67,20 +70,23 @@ class Writer:
         if value is None or kind in (bool, str, float):
             return value
         if kind is int:
+            if value.bit_length() > MAX_INT_BITS:
+                return ["ref", self.refer(value)]
             return value if abs(value) < 2**63 else ["int", hex(value)]
         plain = _CONTAINERS.get(kind)
         if plain is not None:
             return plain(self, value)
         if kind in self.by_value:
             return ["record", self.by_value[kind], [self.value(v) for v in _field_values(value)]]
-        if isinstance(value, np.ndarray) and value.dtype.kind in NUMBER_KINDS:
+        # issubclass, for isinstance asks the object itself what it is
+        if issubclass(kind, np.ndarray) and value.dtype.kind in NUMBER_KINDS:
             return self.array(value)
-        if isinstance(value, np.generic) and value.dtype.kind in NUMBER_KINDS:
+        if issubclass(kind, np.generic) and value.dtype.kind in NUMBER_KINDS:
             return ["scalar", value.dtype.str, value.tobytes().hex()]
-        if isinstance(value, np.random.Generator):
+        if issubclass(kind, np.random.Generator):
             return ["rng", json.dumps(rng_state(value))]
-        if _is_tensor(value):
-            return ["tensor", self.array(_tensor_array(value))]
+        if _is_tensor(kind) and (array := _tensor_array(value)).dtype.kind in NUMBER_KINDS:
+            return ["tensor", self.array(array)]
         for base, plain_of in _PLAIN.items():
             if issubclass(kind, base):  # isinstance asks the object itself
                 return self.value(plain_of(value))
@@ -139,6 +145,7 @@ class Reader:
         self, frames: list[memoryview], resolve: Resolve, by_value: Mapping[str, type]
     ) -> None:
         self.frames, self.resolve, self.by_value = frames, resolve, by_value
+        self._depth = 0
 
     def value(self, coded: Any) -> Any:
         if not isinstance(coded, list):
@@ -150,12 +157,17 @@ class Reader:
         build = getattr(self, f"_{coded[0]}", None)
         if build is None or coded[0] not in _TAGS:
             raise BadMessage(f"unknown tag {coded[0]!r:.40}")
+        self._depth += 1
         try:
+            if self._depth > MAX_DEPTH:
+                raise BadMessage(f"nested more than {MAX_DEPTH} deep")
             return build(*coded[1:])
         except MemoryError:
             raise TooLarge(f"no room for a {coded[0]}") from None
         except Exception as error:
             raise BadMessage(f"malformed {coded[0]}: {error}") from None
+        finally:
+            self._depth -= 1
 
     def _values(self, coded: Any) -> list[Any]:
         if not isinstance(coded, list):
@@ -163,7 +175,9 @@ class Reader:
         return [self.value(v) for v in coded]
 
     def _int(self, text: str) -> int:
-        return int(text, 16)  # as many digits as fit: reading hexadecimal ones is quick
+        if len(text) > MAX_INT_BITS // 4 + 8:
+            raise BadMessage("a number of too many digits")
+        return int(text, 16)
 
     def _list(self, coded: Any) -> list[Any]:
         return self._values(coded)
@@ -172,7 +186,7 @@ class Reader:
         return tuple(self._values(coded))
 
     def _set(self, coded: Any) -> set[Any]:
-        return set(self._values(coded))
+        return set(_various(self._values(coded)))
 
     def _range(self, coded: Any) -> range:
         found = range(*(int(n) for n in coded))
@@ -188,10 +202,15 @@ class Reader:
         return deque(self._values(coded))
 
     def _dict(self, coded: Any) -> dict[Any, Any]:
-        return {self.value(k): self.value(v) for k, v in coded}
+        return dict(self._pairs(coded))
 
     def _ordered(self, coded: Any) -> OrderedDict[Any, Any]:
-        return OrderedDict((self.value(k), self.value(v)) for k, v in coded)
+        return OrderedDict(self._pairs(coded))
+
+    def _pairs(self, coded: Any) -> list[tuple[Any, Any]]:
+        pairs = [(self.value(k), self.value(v)) for k, v in coded]
+        _various([key for key, _ in pairs])
+        return pairs
 
     def _bytes(self, frame: int) -> bytes:
         return bytes(self._frame(frame))
@@ -244,8 +263,20 @@ class Reader:
 _TAGS = frozenset(
     name.removeprefix("_")
     for name in vars(Reader)
-    if name.startswith("_") and not name.startswith("__") and name not in ("_frame", "_values")
+    if name.startswith("_")
+    and not name.startswith("__")
+    and name not in ("_frame", "_values", "_pairs")
 )
+
+
+def _various(keys: list[Any]) -> list[Any]:
+    """The keys, if not too many of them have one hash: Python would look through them all.
+
+    No alarm interrupts that: it is one call of Python's own.
+    """
+    if len(keys) > MAX_ALIKE and max(Counter(map(hash, keys)).values()) > MAX_ALIKE:
+        raise TooLarge(f"more than {MAX_ALIKE:,} keys of one hash")
+    return keys
 
 
 def _writable(text: str) -> str:
@@ -270,16 +301,19 @@ def _plain(state: Any) -> Any:
     return int(state) if isinstance(state, np.integer) else state
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(kind: type) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    return torch is not None and issubclass(kind, torch.Tensor)
 
 
 def _tensor_array(value: Any) -> np.ndarray:
-    tensor = value.detach().cpu()
-    if not tensor.dtype.is_floating_point or tensor.dtype.itemsize >= 4:
-        return tensor.numpy()
-    return tensor.float().numpy()  # bfloat16 has no NumPy type; half loses nothing by this
+    """By torch's own functions, whatever a subclass or the object itself has in their place."""
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor = torch.Tensor.cpu(torch.Tensor.detach(value))
+        if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
+            tensor = torch.Tensor.float(tensor)  # bfloat16 has no NumPy type; half loses nothing
+        return torch.Tensor.numpy(tensor)
 
 
 def _number_type(text: str) -> np.dtype:
@@ -326,7 +360,9 @@ class Wire:
             for part in parts:
                 if len(part):
                     self.sock.sendall(part)
-        except ConnectionError as error:
+        except TimeoutError:
+            raise
+        except OSError as error:  # closed, or half of it
             raise PeerGone(str(error)) from None
 
     def receive(self) -> tuple[Any, list[memoryview]]:
@@ -367,7 +403,9 @@ class Wire:
         while self._to - self._from < n:
             try:
                 got = self.sock.recv_into(view[self._to :])
-            except ConnectionError as error:
+            except TimeoutError:
+                raise
+            except OSError as error:
                 raise PeerGone(str(error)) from None
             if not got:
                 raise PeerGone("the connection is closed")

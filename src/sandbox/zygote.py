@@ -29,7 +29,7 @@ from typing import Any
 from sandbox.endpoint import Endpoint
 from sandbox.pages import collapse
 from sandbox.stand_ins import functions_by_code, grader_module, remove_reference
-from sandbox.walls import LOOK_MS, Limits, Room, View, Watch, set_limits
+from sandbox.walls import LOOK_MS, Limits, Room, View, Watch, give_way, set_limits
 from sandbox.wire import BadMessage, PeerGone, Wire
 
 PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
@@ -179,6 +179,7 @@ class Keeper:
     def __init__(self, control: socket.socket, asked: dict[str, Any]) -> None:
         self.control, self.scratch = control, asked["scratch"]
         self.limits, self.level = Limits(**asked["limits"]), asked["isolation"]
+        self.cpu = asked["cpu"]
         view = View(tuple(asked["readable"]), tuple(asked["hidden"]), self.limits)
         self.room = Room(view) if self.level == "full" else None
         self.watches: list[Watch] = []
@@ -230,6 +231,7 @@ class Keeper:
         status = 1
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            give_way(self.cpu)
             if self.room:
                 self.room.enter()
             elif self.level == "limits":

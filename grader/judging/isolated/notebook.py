@@ -16,12 +16,12 @@ from grader.judging import registry
 from grader.judging.exercise import Exercise
 from grader.judging.hidden import Hidden, from_environment
 from grader.judging.isolated.answers import NoAnswer, answer_of
+from grader.judging.isolated.inert import inert, seen_as_data
 from grader.judging.isolated.reference import UNAVAILABLE, methods_of, under_judgement
 from grader.judging.isolated.students import Gone, OwnFault, Student, Zygote
 from grader.judging.judge import judge_on
 from grader.judging.verdict import Outcome, Verdict
 from labkit.interview.questions import Answers, Question
-from sandbox.endpoint import Forgotten, StandIn
 
 MAX_ANSWER_CHARACTERS = 500  # of the answer to a question
 REASONS = (
@@ -209,14 +209,14 @@ class _Grading:
         except NoAnswer as error:
             return Verdict(exercise.id, Outcome.FAILED, lines=(str(error),), kind="type")
         cases = exercise.visible_cases() + self.hidden.cases(exercise)
-        return judge_on(exercise, answer, cases, hidden=True)
+        return judge_on(seen_as_data(exercise), answer, cases, hidden=True)
 
 
 def _answer_verdict(student: Student, question: Question) -> Verdict:
     name, given = student.answer(question.id)
     answers = Answers(name[:MAX_ANSWER_CHARACTERS], {question.id: question})
     given = given[:MAX_ANSWER_CHARACTERS] if isinstance(given, str) else given
-    answers[question.id] = "an object" if isinstance(given, (StandIn, Forgotten)) else given
+    answers[question.id] = inert(given)
     result = answers.judge(question.id)
     message = result.message[: 2 * MAX_ANSWER_CHARACTERS]
     return Verdict(question.id, Outcome(result.outcome), lines=(message,))

@@ -6,17 +6,19 @@ import contextlib
 import resource
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sandbox.wire import TooLate
 
+GRACE_S = 1  # beyond a limit, before this process interrupts itself
 MORE_BYTES = 4 * 2**30  # of address space, beyond what this process has
 
 
 @contextlib.contextmanager
-def own_limits(seconds: float) -> Iterator[None]:
-    """After that time TooLate is raised, whatever runs here; memory beyond MORE_BYTES is refused.
+def own_limits(left: Callable[[], float]) -> Iterator[None]:
+    """When no time is left TooLate is raised, whatever runs here, and memory beyond MORE_BYTES is
+    refused. left: how many seconds there still are.
 
     In the main thread of a process on Linux. In another thread neither is possible: there only the
     waits for the student's process are limited.
@@ -24,7 +26,7 @@ def own_limits(seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _memory(), _alarm(seconds):
+    with _memory(), _alarm(left):
         yield
 
 
@@ -53,15 +55,17 @@ def _address_space_bytes() -> int:
 
 
 @contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
+def _alarm(left: Callable[[], float]) -> Iterator[None]:
     def ring(*_: object) -> None:
-        raise TooLate
+        if (more := left()) <= 0:
+            raise TooLate
+        signal.setitimer(signal.ITIMER_REAL, more + GRACE_S)
 
     if signal.getitimer(signal.ITIMER_REAL)[0]:  # somebody else's alarm is on
         yield
         return
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, max(left(), 0) + GRACE_S)
     try:
         yield
     finally:

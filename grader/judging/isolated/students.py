@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.judging.isolated.border import may_change, may_name, may_touch, plain_outputs, repeat
+from grader.judging.isolated.clock import Clock
 from grader.judging.isolated.own_limits import own_limits
 from grader.own_code import FOLDERS, search_path
 from inferlab.data import ROOT
@@ -29,7 +29,6 @@ from sandbox.zygote import by_value, errors
 LEVELS = ("full", "limits", "none")
 START_S = 120  # importing everything, on a slow computer
 ASK_S = 10  # for what the sandbox answers itself, such as a name of the notebook
-GRACE_S = 1  # beyond a limit, before this process interrupts itself
 EXCHANGES = ("/usr/local/share/nbgrader", "/opt/nbgrader", "/srv/nbgrader")
 MAX_BYTES = 2**30  # of all messages while one cell runs or one question is judged
 
@@ -82,7 +81,7 @@ class Zygote:
     """
 
     def __init__(self, isolation: Isolation, hide: Sequence[str] = ()) -> None:
-        self.isolation, self._hide = isolation, tuple(hide)
+        self.isolation, self._hide, self.cpu = isolation, tuple(hide), -1
         self._students: Zygote | None = None  # the twin that forks them,
         self._wanted: dict[str, Any] = {}  # of this kind
         self._scratch = tempfile.TemporaryDirectory(prefix="inferlab-students-")
@@ -140,6 +139,7 @@ class Zygote:
             "readable": readable(),
             "hidden": sorted({*hidden(), *self._hide}),
             "scratch": self._scratch.name,
+            "cpu": self.cpu,
         }
         try:
             sock, pid = self._keeper(wanted)._ask({})
@@ -162,14 +162,19 @@ class Zygote:
             self._students.close()
             self._students = None
 
-    def twin(self) -> Zygote:
-        """A second zygote, forked from this one: for another judge, and at once."""
-        return self._twin({})
+    def twin(self, cpu: int | None = None) -> Zygote:
+        """A second zygote, forked from this one: for another judge, and at once.
+
+        cpu: the one core that its students run on; None: any.
+        """
+        other = self._twin({})
+        other.cpu = -1 if cpu is None else cpu
+        return other
 
     def _twin(self, wanted: dict[str, Any]) -> Zygote:
         other = object.__new__(Zygote)
         other.isolation, other._hide, other._scratch = self.isolation, self._hide, self._scratch
-        other._students, other._wanted = None, {}
+        other._students, other._wanted, other.cpu = None, {}, self.cpu
         other._control, other.pid = self._ask(wanted)
         other._control.settimeout(START_S)
         other._process, other._is_ready = None, False
@@ -253,8 +258,7 @@ class Student:
         )  # fmt: skip
         self._endpoint.on_asides = repeat
         self._shell = StandIn(self._endpoint, 1, "the notebook's shell")
-        self._deadline = float("inf")
-        self.is_alive = True
+        self._is_timed, self.is_alive = False, True
 
     def await_ready(self) -> None:
         """Wait until the walls stand and the reference is out. Raises OwnFault."""
@@ -326,13 +330,13 @@ class Student:
         """
         if not self.is_alive:
             raise Gone("exited", "its process has ended")
-        if self._deadline < float("inf"):  # within a longer time already
+        if self._is_timed:  # within a longer time already
             yield
             return
-        self._deadline = time.monotonic() + seconds
-        self._endpoint.wire.sock = _Metered(self._sock, self._deadline)
+        self._is_timed, clock = True, Clock(seconds, self._processes())
+        self._endpoint.wire.sock = _Metered(self._sock, clock)
         try:
-            with own_limits(seconds + GRACE_S):
+            with own_limits(clock.left):
                 yield
         except TooLate:
             self.end()
@@ -347,7 +351,12 @@ class Student:
             self.end()
             raise Gone("exited", f"it broke the protocol: {error}") from None
         finally:
-            self._deadline = float("inf")
+            self._is_timed = False
+
+    def _processes(self) -> tuple[int | str, ...]:
+        """This one and the student's, where its number is known here."""
+        numbered_here = os.geteuid() == 0 or not self._has_guard
+        return ("self", self.pid) if numbered_here else ("self",)
 
     def end(self) -> None:
         """End the process and all it has started: its guard does so when the line is closed."""
@@ -362,8 +371,8 @@ class Student:
 class _Metered:
     """The socket, with what is left of the time as the timeout of each wait, and of the bytes."""
 
-    def __init__(self, sock: socket.socket, deadline: float) -> None:
-        self._sock, self._deadline, self._n_bytes = sock, deadline, 0
+    def __init__(self, sock: socket.socket, clock: Clock) -> None:
+        self._sock, self._clock, self._n_bytes = sock, clock, 0
 
     def recv_into(self, buffer: memoryview) -> int:
         got = self._in_time(self._sock.recv_into, buffer)
@@ -373,14 +382,13 @@ class _Metered:
         return got
 
     def sendall(self, data: bytes | memoryview) -> None:
-        self._in_time(self._sock.sendall, data)
+        left = memoryview(data)
+        while len(left):
+            left = left[self._in_time(self._sock.send, left) :]
 
-    def _in_time(self, act: Callable[[Any], Any], what: Any) -> Any:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TooLate
-        try:
-            self._sock.settimeout(left)
-            return act(what)
-        except TimeoutError:
-            raise TooLate from None
+    def _in_time(self, act: Callable[[Any], int], what: Any) -> int:
+        while (left := self._clock.left()) > 0:
+            with contextlib.suppress(TimeoutError):
+                self._sock.settimeout(left)
+                return act(what)
+        raise TooLate

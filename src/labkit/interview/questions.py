@@ -179,7 +179,7 @@ class Answers(MutableMapping[str, Any]):
     def judge(self, question_id: str) -> Result:
         """Judge the answer given. Never raises for what was answered, however odd."""
         question = self.question(question_id)
-        given = self[question_id]
+        given = sayable(self[question_id])
         if given is ... or given is None or (isinstance(given, str) and not given.strip()):
             outcome: _Found = ("not run", "not answered yet", ())
         elif question.rubric:
@@ -201,6 +201,25 @@ class Answers(MutableMapping[str, Any]):
 
 _Found = tuple[str, str, tuple[str, ...]]  # outcome, message, names of slips
 MIXED_PREFIXES = "GB and GiB mixed: 1 GB = 10^9 B, 1 GiB = 2^30 B"
+
+
+def sayable(given: Any) -> Any:
+    """The answer if it is text, a number or nothing; of anything else, what it is.
+
+    An object may raise anything when it is looked at, and Python prints no number of thousands of
+    digits.
+    """
+    kind = type(given)
+    if given is ... or given is None or kind in (str, bool, float):
+        return given
+    if isinstance(given, np.generic) and given.dtype.kind in "biufU":
+        return given
+    if kind is int:
+        return given if given.bit_length() < 2000 else "a number of hundreds of digits"
+    try:
+        return given if len(repr(given)) < 500 and str(given) else f"({kind.__name__})"
+    except Exception:
+        return f"({kind.__name__})"
 
 
 def _normal(learner: str) -> str:
