@@ -22,11 +22,11 @@ transpose; loaders turn foreign layouts round once. Counts are `n_*`, widths `d_
 
 import os
 
-from inferlab.moved import keep_old_names
+from inferlab.moved import MOVED, keep_old_names
 
 # After a product NumPy's threads wait busily for the next one, for 20 ms, beside all that runs: a
 # decode step, PyTorch, another program. 0.3 ms are enough. OpenBLAS reads this when NumPy is
 # imported for the first time; processes that are started from here inherit it.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # 2**20 ticks of the processor
 
-keep_old_names()
+keep_old_names(MOVED)
