@@ -9,36 +9,9 @@ import importlib.machinery
 import importlib.util
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 
-FIGURES = {
-    "kv_pictures": "kv_cache_pictures",
-    "kv_figures": "kv_cache",
-    "batching_figures": "batching",
-    "batching_pictures": "batching_pictures",
-    "capacity_figures": "capacity",
-    "flash_figures": "flash_attention",
-    "forward_figures": "forward_pass",
-    "gqa_figures": "gqa",
-    "latency_figures": "latency_metrics",
-    "moe_figures": "moe",
-    "phase_figures": "prefill_decode",
-    "quant_figures": "quantization",
-    "roofline_figures": "roofline",
-    "speculative_figures": "speculative_sampling",
-}
-MEASURE = {
-    "batching_measure": "batching",
-    "flash_measure": "flash_attention",
-    "gqa_measure": "gqa",
-    **{
-        name: name
-        for name in (
-            "device", "diverge", "expert_use", "load_test", "models", "part_times", "timing",
-        )
-    },
-}  # fmt: skip
 MOVED = {
     "grader.counting": "inferlab.counted_memory",
     "inferlab.cost": "inferlab.roofline",
@@ -56,10 +29,11 @@ MOVED = {
     "inferlab.speculate_lookup": "inferlab.prompt_lookup",
     "inferlab.speculative": "inferlab.speculative_sampling",
     "inferlab.torch_engine": "inferlab.engines.pytorch.model",
-    **{f"labkit.{old}": f"labkit.figures.{new}" for old, new in FIGURES.items()},
-    **{f"labkit.{old}": f"labkit.measure.{new}" for old, new in MEASURE.items()},
 }
-"""Name in release 0.1 -> name now, of every module that a notebook of that release imports."""
+"""Name in release 0.1 -> name now, of every module that a notebook of that release imports.
+
+labkit adds its own.
+"""
 
 
 class _OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -87,7 +61,8 @@ class _OldNames(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__ = spec.loader_state
 
 
-def keep_old_names() -> None:
-    """Let Python find the modules of MOVED; doing it again changes nothing."""
+def keep_old_names(more: Mapping[str, str] | None = None) -> None:
+    """Let Python find the modules of MOVED, and more; doing it again changes nothing."""
+    MOVED.update(more or {})
     if not any(isinstance(finder, _OldNames) for finder in sys.meta_path):
         sys.meta_path.append(_OldNames())

@@ -12,4 +12,7 @@ interview/   practice questions, knowledge checks, and their history
 explorer/    a model, a device and a load to turn: memory, roofline and speed at once
 """
 
-import inferlab  # noqa: F401  its old names are ours too: see inferlab.moved
+from inferlab.moved import keep_old_names
+from labkit.moved import OLD_NAMES
+
+keep_old_names(OLD_NAMES)
