@@ -22,7 +22,7 @@ FILES = modules(ROOT)
 STAND_IN = {f"sandbox.{name} names 'grader'" for name in ("stand_ins", "zygote")}
 """Where a notebook imports the grader, the sandbox puts an empty module of that name."""
 
-OLD_NAME = {"inferlab.moved names 'grader.counting'"}
+OLD_NAME = {"sandbox.stand_ins names 'grader.counting'"}
 """In release 0.1 the grader had that module. It is the engine's now; the old name leads there."""
 
 
