@@ -10,6 +10,7 @@ import nbformat
 import pytest
 from fake_students import Desk
 from nbgrader_course import LESSON, Course, make_course
+from traitlets.config import PyFileConfigLoader
 
 from grader import cli
 from grader.judging import registry
@@ -39,7 +40,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Course:
     """The guide followed from the first command to the last, with one student, who is late."""
     course = make_course(tmp_path_factory.mktemp("guide"))
     (course.root / "class.csv").write_text(CLASS)
-    zero, plugin, chosen = PYTHON
+    _, zero, plugin, chosen = PYTHON
     (course.root / "late.py").write_text(plugin)
     with (course.root / "nbgrader_config.py").open("a") as settings:
         settings.write(f"\n{zero}\n{chosen}")
@@ -70,6 +71,8 @@ def test_the_guides_nbgrader_commands_release_grade_and_give_feedback(taught: Co
     assert len(commands("nbgrader")) > 6
     assert (taught.folder / "an exchange" / "inferlab" / "outbound" / LESSON).is_dir()
     assert list((taught.desk_of("ada") / LESSON / "feedback").glob(f"*/{LESSON}.html"))
+    (page,) = (taught.folder / "an exchange" / "inferlab" / "feedback").glob("*.html")
+    assert page.stat().st_mode & 0o444 == 0o444, "students read it under accounts of their own"
     with taught.gradebook as gradebook:
         assert gradebook.find_student("ada").last_name == "Lovelace"
 
@@ -79,6 +82,15 @@ def test_the_guides_late_penalty_is_a_point_for_each_hour_begun(taught: Course) 
         submission = gradebook.find_submission(LESSON, "ada")
         assert submission.score > 3
         assert submission.late_submission_penalty == 3
+
+
+def test_the_guides_line_leads_to_the_course_from_anywhere(taught: Course) -> None:
+    line = PYTHON[0].replace("/home/ada/course", str(taught.root))
+    assert str(taught.root) in line
+    (taught.folder / "nbgrader_config.py").write_text(line)
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(taught.folder)).load_config()
+    assert config.CourseDirectory.root == str(taught.root)
+    assert config.CourseDirectory.source_directory == "solutions"
 
 
 @pytest.mark.parametrize("words", commands("inferlab"), ids=" ".join)
