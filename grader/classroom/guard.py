@@ -185,7 +185,7 @@ def released(stock: Any) -> Any:
         students = _without_secret(step)
         if students:
             step.log.warning(
-                "not released, because it was not handed in through the exchange: %s",
+                "no feedback released, because they were not handed in through the exchange: %s",
                 ", ".join(students),
             )
         excluded = ",".join(filter(None, (course.student_id_exclude, *students)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -37,7 +38,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Passing unrecognized arguments")
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Course:
-    """The guide followed from the first command to the last, with one student, who is late."""
+    """The guide followed from the first command to the last, with one student, who is late.
+
+    Another's notebook is put in place by hand.
+    """
     course = make_course(tmp_path_factory.mktemp("guide"))
     (course.root / "class.csv").write_text(CLASS)
     _, zero, plugin, chosen = PYTHON
@@ -49,9 +53,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Course:
             hand_in(course, "ada")
         if program == "inferlab" and words == ["grade", LESSON]:
             (course.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(LATE)
+            put_in_place(course, "bob")
             course.command(*words, program=program)
         if program == "nbgrader":
-            course.command(*words)
+            said = course.command(*words)
+            named = "not handed in through the exchange: bob" in said
+            assert named == (words[0] == "release_feedback")
     course.exchange("FetchFeedback", "ada")
     return course
 
@@ -65,6 +72,13 @@ def hand_in(course: Course, student: str) -> None:
     desk = Desk(released, worked, registry.exercises(LESSON))
     nbformat.write(desk.student(student, exercise_cells=()).notebook, path)
     course.exchange("Submit", student)
+
+
+def put_in_place(course: Course, student: str) -> None:
+    """By hand: a notebook that did not come through the exchange."""
+    folder = course.root / "submitted" / student / LESSON
+    folder.mkdir(parents=True)
+    shutil.copy(course.root / "notebooks" / LESSON / f"{LESSON}.ipynb", folder)
 
 
 def test_the_guides_nbgrader_commands_release_grade_and_give_feedback(taught: Course) -> None:
