@@ -46,7 +46,7 @@ def close(course: CourseDirectory) -> list[Path]:
     taken = OTHERS if course.groupshared else ALL_BUT_ME
     root, database = Path(course.root), gradebook_path(course.db_url)
     folders = [_folder(course, step).resolve() for step in (*STEPS, *ALSO)]
-    files = list(root.glob("grades-*.csv"))
+    files = list(root.glob("grades*.csv"))
     if database is not None:
         files += database.parent.glob(f"{database.name}*")  # and its -journal, -wal, -shm
     found = [path for path in (*folders, *files) if _take(path, taken)]
