@@ -42,9 +42,14 @@ LESSON = "01_roofline"
 N_EXERCISES = 3
 KINDS = {"numpy": "import numpy as np", "torch": "import torch\n\ntorch.ones(3).sum()"}
 RESULTS = Path(__file__).parent / "results" / "grading"
-STOCK = 'c = get_config()\nc.CourseDirectory.course_id = "stock"\n' + "".join(
-    f'c.CourseDirectory.{name}_directory = "{folder}"\n'
-    for name, folder in {"source": "solutions", "release": "notebooks"}.items()
+# A hook of its own, which does nothing, in place of the one by which the installed course judges
+# its lessons whatever settings nbgrader reads.
+STOCK = (
+    'c = get_config()\nc.CourseDirectory.course_id = "stock"\nc.Autograde.pre_convert_hook = dict\n'
+    + "".join(
+        f'c.CourseDirectory.{name}_directory = "{folder}"\n'
+        for name, folder in {"source": "solutions", "release": "notebooks"}.items()
+    )
 )
 
 

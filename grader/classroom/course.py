@@ -84,27 +84,12 @@ class Course:
         """The gradebook, made if there is none yet."""
         from nbgrader import api
 
-        api.get_alembic_version = newest_schema
         with warnings.catch_warnings(), self.kept_private("autograded", "grading"):
             # nbgrader's own way of adding a submission; its tests show the same.
             warnings.filterwarnings("ignore", "Object of type .* not in session")
             with api.Gradebook(self.directory.db_url, self.directory.course_id) as gradebook:
                 gradebook.db().expire_on_commit = False  # one writer: what it holds stays true
                 yield gradebook
-
-
-def newest_schema() -> str:
-    """The version that a new gradebook is stamped with, as nbgrader's own function has it.
-
-    That one asks the program `alembic`, which has to be on PATH and takes a second to start.
-    """
-    from alembic.config import Config as AlembicConfig
-    from alembic.script import ScriptDirectory
-    from nbgrader.dbutil import ALEMBIC_DIR
-
-    settings = AlembicConfig()
-    settings.set_main_option("script_location", ALEMBIC_DIR)
-    return str(ScriptDirectory.from_config(settings).get_current_head())
 
 
 def write_graded(

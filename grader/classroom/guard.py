@@ -46,6 +46,7 @@ def install() -> None:
     ):
         step.start = privately(step.start, folder)
     ExchangeReleaseFeedback.copy_files = released(ExchangeReleaseFeedback.copy_files)
+    api.get_alembic_version = newest_schema
     api.Gradebook.__init__ = with_private_file(api.Gradebook.__init__)
 
 
@@ -155,6 +156,20 @@ def with_private_file(stock: Any) -> Any:
     return make
 
 
+def newest_schema() -> str:
+    """The version that a new gradebook is stamped with, as nbgrader's own function has it.
+
+    That one asks the program `alembic`, which has to be on PATH and takes a second to start.
+    """
+    from alembic.config import Config as AlembicConfig
+    from alembic.script import ScriptDirectory
+    from nbgrader.dbutil import ALEMBIC_DIR
+
+    settings = AlembicConfig()
+    settings.set_main_option("script_location", ALEMBIC_DIR)
+    return str(ScriptDirectory.from_config(settings).get_current_head())
+
+
 def released(stock: Any) -> Any:
     """ReleaseFeedback's copying: each page can be read by whoever knows its name, as in nbgrader.
 
@@ -170,7 +185,7 @@ def released(stock: Any) -> Any:
         students = _without_secret(step)
         if students:
             step.log.warning(
-                "not released, because it was not handed in through the exchange: %s",
+                "no feedback released, because they were not handed in through the exchange: %s",
                 ", ".join(students),
             )
         excluded = ",".join(filter(None, (course.student_id_exclude, *students)))

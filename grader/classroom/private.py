@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nbgrader.coursedir import CourseDirectory
 
 STEPS = ("submitted", "autograded", "feedback")
+ALSO = ("grading", "downloaded")  # what `inferlab grade` keeps; archives before zip_collect
 OTHERS, ALL_BUT_ME = 0o007, 0o077
 FILE = 0o600  # permissions of what `inferlab` writes
 
@@ -44,8 +45,8 @@ def close(course: CourseDirectory) -> list[Path]:
     """Take from others what they may do with a course's files; which of them stood open."""
     taken = OTHERS if course.groupshared else ALL_BUT_ME
     root, database = Path(course.root), gradebook_path(course.db_url)
-    folders = [*(_folder(course, step) for step in STEPS), root / "grading"]
-    files = list(root.glob("grades-*.csv"))
+    folders = [_folder(course, step).resolve() for step in (*STEPS, *ALSO)]
+    files = list(root.glob("grades*.csv"))
     if database is not None:
         files += database.parent.glob(f"{database.name}*")  # and its -journal, -wal, -shm
     found = [path for path in (*folders, *files) if _take(path, taken)]
@@ -73,7 +74,7 @@ def gradebook_path(db_url: str) -> Path | None:
 
 
 def _folder(course: CourseDirectory, step: str) -> Path:
-    return Path(course.root) / (step if step == "grading" else getattr(course, f"{step}_directory"))
+    return Path(course.root) / (getattr(course, f"{step}_directory") if step in STEPS else step)
 
 
 def _take(path: Path, taken: int) -> bool:

@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader
 from jupyter_core.paths import jupyter_config_dir
 from jupyter_server.utils import ensure_async
 from nbgrader.server_extensions.formgrader import base, handlers
+from sqlalchemy.exc import SQLAlchemyError
 
 from grader.safe_pages import whose
 from grader.safe_pages.policy import CLOSED, FILE_POLICY, OwnScripts, with_policy
@@ -49,9 +50,15 @@ def install() -> None:
 def is_ours(handler: base.BaseHandler) -> bool:
     """Whether the course that formgrader has open is this one."""
     root = Path(handler.coursedir.root)
-    if whose.holds_course(root):
-        return True
-    return whose.holds_course(root, (a.name for a in handler.gradebook.assignments))
+    return whose.holds_course(root) or whose.holds_course(root, in_gradebook(handler))
+
+
+def in_gradebook(handler: base.BaseHandler) -> list[str]:
+    """The assignments in the gradebook; none where it cannot be read, and so shows nothing."""
+    try:
+        return [assignment.name for assignment in handler.gradebook.assignments]
+    except SQLAlchemyError:
+        return []
 
 
 async def prepare(handler: base.BaseHandler) -> None:
@@ -64,24 +71,34 @@ async def prepare(handler: base.BaseHandler) -> None:
     why = refusal(handler)
     if why:
         handler.set_status(409)
-        handler.set_header("Content-Security-Policy", CLOSED)
-        handler.finish(f"<!DOCTYPE html><title>Formgrader</title><h1>Formgrader</h1>{why}")
+        shown = (
+            f"<!DOCTYPE html><html><head><title>Formgrader</title></head><body>{why}</body></html>"
+        )
+        handler.finish(with_policy(shown, CLOSED))
 
 
 def refusal(handler: base.BaseHandler) -> str:
     """Why formgrader does not work here, as HTML; "" where it does."""
     root = Path(handler.coursedir.root)
-    if not (root / "gradebook.db").is_file() and not whose.holds_course(root):
-        return elsewhere(root, whose.courses_below(root))  # before nbgrader makes a gradebook here
+    if is_empty(handler):
+        return elsewhere(root, whose.courses_below(root))
     if not is_ours(handler):
-        is_empty = not handler.gradebook.assignments
-        return elsewhere(root, whose.courses_below(root)) if is_empty else ""
+        return ""
     try:
         exporter()
     except Exception as trouble:
         words = html.escape(f"{type(trouble).__name__}: {trouble}")
         return f"<p>What makes these pages safe to open cannot be loaded ({words}).</p>"
     return ""
+
+
+def is_empty(handler: base.BaseHandler) -> bool:
+    """Whether there is no course at all; looking must not make a gradebook here."""
+    course = handler.coursedir
+    sources = Path(course.format_path(course.source_directory, ".", "."))
+    if whose.holds_course(Path(course.root)) or any(sources.glob("*/")):
+        return False
+    return not (Path(course.root) / "gradebook.db").is_file() or not in_gradebook(handler)
 
 
 def elsewhere(root: Path, courses: list[Path]) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 from fake_students import Desk
 from nbgrader_course import LESSON, Course, make_course
+from traitlets.config import PyFileConfigLoader
 
 from grader import cli
 from grader.judging import registry
@@ -36,10 +38,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:Passing unrecognized arguments")
 
 @pytest.fixture(scope="module")
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Course:
-    """The guide followed from the first command to the last, with one student, who is late."""
+    """The guide followed from the first command to the last, with one student, who is late.
+
+    Another's notebook is put in place by hand.
+    """
     course = make_course(tmp_path_factory.mktemp("guide"))
     (course.root / "class.csv").write_text(CLASS)
-    zero, plugin, chosen = PYTHON
+    _, zero, plugin, chosen = PYTHON
     (course.root / "late.py").write_text(plugin)
     with (course.root / "nbgrader_config.py").open("a") as settings:
         settings.write(f"\n{zero}\n{chosen}")
@@ -48,9 +53,12 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Course:
             hand_in(course, "ada")
         if program == "inferlab" and words == ["grade", LESSON]:
             (course.root / "submitted" / "ada" / LESSON / "timestamp.txt").write_text(LATE)
+            put_in_place(course, "bob")
             course.command(*words, program=program)
         if program == "nbgrader":
-            course.command(*words)
+            said = course.command(*words)
+            named = "not handed in through the exchange: bob" in said
+            assert named == (words[0] == "release_feedback")
     course.exchange("FetchFeedback", "ada")
     return course
 
@@ -66,10 +74,19 @@ def hand_in(course: Course, student: str) -> None:
     course.exchange("Submit", student)
 
 
+def put_in_place(course: Course, student: str) -> None:
+    """By hand: a notebook that did not come through the exchange."""
+    folder = course.root / "submitted" / student / LESSON
+    folder.mkdir(parents=True)
+    shutil.copy(course.root / "notebooks" / LESSON / f"{LESSON}.ipynb", folder)
+
+
 def test_the_guides_nbgrader_commands_release_grade_and_give_feedback(taught: Course) -> None:
     assert len(commands("nbgrader")) > 6
     assert (taught.folder / "an exchange" / "inferlab" / "outbound" / LESSON).is_dir()
     assert list((taught.desk_of("ada") / LESSON / "feedback").glob(f"*/{LESSON}.html"))
+    (page,) = (taught.folder / "an exchange" / "inferlab" / "feedback").glob("*.html")
+    assert page.stat().st_mode & 0o444 == 0o444, "students read it under accounts of their own"
     with taught.gradebook as gradebook:
         assert gradebook.find_student("ada").last_name == "Lovelace"
 
@@ -79,6 +96,15 @@ def test_the_guides_late_penalty_is_a_point_for_each_hour_begun(taught: Course) 
         submission = gradebook.find_submission(LESSON, "ada")
         assert submission.score > 3
         assert submission.late_submission_penalty == 3
+
+
+def test_the_guides_line_leads_to_the_course_from_anywhere(taught: Course) -> None:
+    line = PYTHON[0].replace("/home/ada/course", str(taught.root))
+    assert str(taught.root) in line
+    (taught.folder / "nbgrader_config.py").write_text(line)
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(taught.folder)).load_config()
+    assert config.CourseDirectory.root == str(taught.root)
+    assert config.CourseDirectory.source_directory == "solutions"
 
 
 @pytest.mark.parametrize("words", commands("inferlab"), ids=" ".join)
