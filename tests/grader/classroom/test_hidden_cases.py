@@ -21,7 +21,7 @@ FILE = f"""
 from grader.judging.exercise import given
 from inferlab.config import ModelConfig
 
-ZEBRA = ModelConfig(77, 1024, 14, 7, 99, 4096, 32_000)
+ZEBRA = ModelConfig(77, 1024, 14, 7, 98, 4096, 32_000)
 CASES = {{"kv_bytes_per_token": (given("{NAME}", config=ZEBRA, bytes_per_number=1),)}}
 """
 SETTINGS = '\nc.Judge.extra_cases = "private/cases.py"\nc.Judge.hidden_seed = 7\n'
@@ -64,7 +64,7 @@ def test_inferlab_grade_judges_on_the_private_case_and_tells_nothing_of_it(tmp_p
     assert "on a hidden one the value is wrong" in text
     graded = course.graded_path(LESSON, "ada").read_text()
     assert NAME not in graded
-    assert "53,361" not in graded  # 77 layers, 7 heads, 99 numbers: what is right there, halved
+    assert "105,644" not in graded  # 2 * 77 layers * 7 heads * 98 numbers: what is right there
     (course.root / "private" / "cases.py").write_text("CASES = {}")
     assert cli.main(asked) == 0, "what was judged on other cases is judged again"
     assert lost(course) == {}
@@ -72,7 +72,9 @@ def test_inferlab_grade_judges_on_the_private_case_and_tells_nothing_of_it(tmp_p
 
 def test_nbgraders_autograde_judges_on_it_too(tmp_path: Path) -> None:
     course = course_with(tmp_path)
-    NbgraderCourse(tmp_path).command("autograde", LESSON, "--create")
+    nbgrader = NbgraderCourse(tmp_path)
+    nbgrader.command("generate_assignment", LESSON, "--force")
+    nbgrader.command("autograde", LESSON, "--create")
     book = json.loads(course.graded_path(LESSON, "ada").read_text())
     assert book["metadata"]["inferlab"]["reasons"] == {"check_kv_bytes_per_token": "wrong value"}
 

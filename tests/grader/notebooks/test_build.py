@@ -414,7 +414,7 @@ def test_a_release_without_our_stubs_would_be_caught(toy, tmp_path):
     course = make_course(tmp_path)
     config = (course / "nbgrader_config.py").read_text()
     (course / "nbgrader_config.py").write_text(
-        config + "\nc.GenerateAssignment.preprocessors = release_steps()[:1]\n"
+        config + "\nc.GenerateAssignment.preprocessors = c.GenerateAssignment.preprocessors[:1]\n"
     )
     with pytest.raises(BuildError, match=r"would leak: .*BEGIN SOLUTION"):
         release_all(course, toy / "solutions", course / "notebooks")
