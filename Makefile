@@ -11,10 +11,12 @@
 #   make train-tiny ARGS=moe          only one of the small models
 #   make bench ARGS=--quick           does every benchmark run at all?
 #   make site ARGS=--with-solutions   for instructors: worked solutions folded in
+#   make wheel STUDENT=1              without worked lessons and hidden named cases
 
 PYTHON   ?= python3
 PIP_ARGS ?=
 ARGS     ?=
+STUDENT  ?=
 VENV     := .venv
 PY       := $(VENV)/bin/python
 READY    := $(VENV)/ready
@@ -23,7 +25,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help lab test mutants build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
+.PHONY: wheel help lab test mutants build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +40,7 @@ help:
 	@echo "make bench-serve  two load clients against one server: do they agree? (5 minutes)"
 	@echo "make bench-grade  submissions a second, beside nbgrader's own autograding (10 minutes)"
 	@echo "make site   build the lessons into a static site (the first time runs each: some minutes)"
+	@echo "make wheel  pack the course into dist/, for pip to install (STUDENT=1: for students)"
 	@echo "make env    only make the environment"
 	@echo "make lock   resolve the newest allowed versions again and write constraints.txt"
 	@echo "make clean  delete the environment and caches (never work/)"
@@ -82,6 +85,11 @@ serve: env
 
 site: env
 	@$(PY) -m tools.book $(ARGS)
+
+# With the setuptools of the environment, so no network is needed.
+wheel: env
+	@echo "== inferlab: packing the course into dist/"
+	@INFERLAB_STUDENT=$(STUDENT) $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
 
 # guidellm in an environment of its own: it pins other versions than the course does.
 bench-serve: env
@@ -144,5 +152,5 @@ lock: check-python
 
 clean:
 	@echo "== inferlab: deleting $(VENV) and caches; work/ stays"
-	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache test-artifacts docs/_build *.egg-info
+	@rm -rf $(VENV) $(VENV)-lock $(VENV)-bench dist .pytest_cache .mypy_cache .ruff_cache test-artifacts docs/_build *.egg-info
 	@find src grader tests tools docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -246,7 +246,7 @@ def _build_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:
     for path, handle in kept:
         if (path, handle) not in inner:
             _bind(mount, handle, ROOT + path, _is_folder(handle))
-    masks = [ROOT + path for path in masks if os.path.isdir(ROOT + path)]
+    masks = _outermost([ROOT + path for path in masks if os.path.isdir(ROOT + path)])
     for mask in masks:
         mount("tmpfs", mask, "tmpfs", MS_NOSUID | MS_NODEV, "size=64k,mode=755")
     for path, handle in inner:
@@ -326,6 +326,11 @@ def _bind(
     os.close(handle)
     if read_only:
         mount(None, target, None, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_REC)
+
+
+def _outermost(folders: list[str]) -> list[str]:
+    """Those that lie in none of the others."""
+    return [f for f in folders if not _is_within(f, [other for other in folders if other != f])]
 
 
 def _within_bind(target: str) -> bool:

@@ -11,6 +11,7 @@ from importlib import metadata
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 from places import ROOT
@@ -83,6 +84,25 @@ def test_everything_that_the_project_brings_in_is_pinned_at_the_version_tested_h
                 todo.append(child)
     assert len(seen) > 100, "the walk over the installed packages stopped early"
     assert not wrong
+
+
+def test_every_pin_installs_on_the_oldest_python_that_the_project_admits() -> None:
+    """The newest of a package may ask for a later 3.11 than the one that a system brings."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (bound,) = SpecifierSet(project["requires-python"])
+    oldest = f"{bound.version}.0"
+    seen, wrong = 0, []
+    for name, version in pins().items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of an extra that is not installed here
+        assert Version(Version(found.version).public) == version
+        asked = found.metadata.get("Requires-Python") or ""
+        seen += 1
+        wrong += [] if SpecifierSet(asked).contains(oldest) else [f"{name} {version}: {asked}"]
+    assert seen > 100
+    assert wrong == []
 
 
 @pytest.mark.parametrize("line", conda_lines())

@@ -149,6 +149,12 @@ def test_site_builds_the_book(clone: Clone) -> None:
     assert asked == [*INSTALL, "-m tools.book --with-solutions 04"]
 
 
+@pytest.mark.parametrize("words", [(), ("STUDENT=1",)])
+def test_wheel_packs_with_the_setuptools_that_is_there(clone: Clone, words: tuple) -> None:
+    asked = clone.make("wheel", *words)[2]
+    assert asked[-1] == "-m pip wheel --quiet --no-deps --no-build-isolation -w dist ."
+
+
 def test_lint_runs_the_three_tools(clone: Clone) -> None:
     assert clone.make("lint")[2][3:] == ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
 
@@ -162,7 +168,7 @@ def test_the_environment_is_first_on_the_path(clone: Clone) -> None:
 
 def test_clean_leaves_the_learners_work(clone: Clone) -> None:
     clone.make("env")
-    for name in ("work", "src", "grader", "tests", "docs"):
+    for name in ("work", "src", "grader", "tests", "tools", "docs"):
         (clone.folder / name).mkdir()
     (clone.folder / "work" / "mine.ipynb").write_text("mine")
     status, said, _ = clone.make("clean")

@@ -22,7 +22,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 # Made by building, fetching or working, so absent from a fresh clone.
 MADE = {"work/", "work/.inferlab/base/", ".venv", ".venv/bin/activate", "test-artifacts/"}
 MADE |= {"docs/_build/", "docs/_build/html/", "docs/_build/executed/"}
-MADE |= {"docs/_build/html-with-solutions/"}
+MADE |= {"docs/_build/html-with-solutions/", "dist/"}
 GRADED = ("submitted/", "autograded/", "feedback/")  # nbgrader's folders of a class
 
 
@@ -79,8 +79,12 @@ def check_inferlab(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """pip install ".[extra]": the extra exists."""
+    """pip install ".[extra]": the extra exists; or the wheel, as it is called in this version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    if words[-1].endswith(".whl"):
+        wheel = f"dist/inferlab-{project['version']}-py3-none-any.whl"
+        assert words == ["install", wheel]
+        return
     (extra,) = re.findall(r"^\.\[(\w+)\]$", words[-1])
     assert words[0] == "install"
     assert extra in project["optional-dependencies"]

@@ -47,7 +47,7 @@ def with_a_secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = text.replace(before, f"{before}\n        SECRET_LINE")
     secret = 'given("the hidden zebra", True, config=_zebra(), bytes_per_number=ZEBRA_BYTES),'
     helpers = "ZEBRA_BYTES = 7919\n\n\ndef _zebra():  # zebra\n"
-    helpers += "    return _config(77, 14, 7, 99, 1111)\n\n\n"
+    helpers += "    return _config(77, 14, 7, 98, 1111)\n\n\n"
     text = text.replace("SECRET_LINE", secret)
     path.write_text(text.replace("def _per_token(", f"{helpers}def _per_token(", 1))
     return source
@@ -126,7 +126,8 @@ def fetched(address: str, data: dict | None = None) -> bytes:
 
 def test_the_wheel_holds_every_file_of_the_course_byte_for_byte(wheel: Path) -> None:
     files = files_of(wheel)
-    for name in tracked("data", "notebooks", "solutions", "src/lessons"):
+    course = tracked("data", "notebooks", "solutions", "src/lessons")
+    for name in (n for n in course if not Path(n).name.startswith(".")):
         assert files[f"inferlab/course/{name}"] == (ROOT / name).read_bytes(), name
     packages = [*tracked("src/inferlab", "src/labkit", "src/sandbox"), *tracked("grader")]
     for name in packages:
@@ -198,7 +199,7 @@ def test_nothing_was_written_into_the_installed_course(
 
 
 def test_progress_and_reset(solved: wheels.Installed, checked: list[str]) -> None:
-    assert "21 of 21" in solved.run("progress", "04") or "100" in solved.run("progress", "04")
+    assert "12 of 12 exercises" in solved.run("progress", "04")
     said = solved.run("reset", "07")
     assert "as released" in said
     assert (solved.desk / "work" / "07_quantization" / "07_quantization.ipynb").is_file()
@@ -208,8 +209,8 @@ def test_progress_and_reset(solved: wheels.Installed, checked: list[str]) -> Non
     ("words", "expected"),
     [
         (["plan", "llama-3-8b"], "users"),
-        (["drill", "--list"], "kv-cache"),
-        (["generate", "Once", "--model", "tiny-target", "--raw", "--max-new-tokens", "4"], "Once"),
+        (["drill", "--list"], "KV cache"),
+        (["generate", "I", "--model", "tiny-target", "--raw"], "new tokens"),
     ],
 )
 def test_verbs_that_need_data(installed: wheels.Installed, words: list, expected: str) -> None:

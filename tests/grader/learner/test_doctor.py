@@ -396,3 +396,31 @@ def test_report_numbers_what_is_to_do_and_else_says_ready(
     for findings, code_ in (([well], 0), ([ill], 1)):
         monkeypatch.setattr(doctor, "examine", lambda findings=findings: findings)
         assert doctor.main() == code_
+
+
+# ---- names that hide the course's packages -----------------------------------------------------
+
+
+def test_a_file_or_package_beside_a_notebook_that_hides_ours_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grader.py").touch()
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "labkit" / "__init__.py").touch()
+    (tmp_path / "inferlab" / "src").mkdir(parents=True)  # git's clone: hides nothing
+    assert set(doctor.hidden_packages([tmp_path, tmp_path])) == {
+        (tmp_path / "grader.py", "grader"),
+        (tmp_path / "labkit" / "__init__.py", "labkit"),
+    }
+
+
+def test_the_repository_and_an_empty_folder_hide_nothing(tmp_path: Path) -> None:
+    assert list(doctor.hidden_packages([tmp_path, ROOT, ROOT / "src"])) == []
+
+
+def test_what_hides_a_package_is_a_thing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sandbox.py").touch()
+    monkeypatch.chdir(tmp_path)
+    (found,) = doctor._names()
+    assert found.value == f"{tmp_path / 'sandbox.py'} hides the package sandbox"
+    assert "rename or move" in found.todo

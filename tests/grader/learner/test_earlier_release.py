@@ -101,14 +101,17 @@ def test_the_merged_notebook_runs_and_passes_its_checks(tmp_path: Path, lesson: 
     assert [row for row in rows if row.outcome != "passed"] == []
 
 
-def test_an_import_cell_that_the_learner_edited_is_theirs_and_still_works(tmp_path: Path) -> None:
+def test_an_edited_import_cell_stays_beside_the_new_one_and_works(
+    tmp_path: Path,
+) -> None:
     lesson = "04_kv_cache"
     mine = filled(lesson)
     edited = imports(mine)
     edited["source"] = source(edited) + "\nimport math  # mine"
-    path, said = brought_up(tmp_path, lesson, copy.deepcopy(mine))
-    assert sources(lab.read_notebook(path))[edited["id"]] == edited["source"]
-    assert "Yours is kept" in said
+    path, _ = brought_up(tmp_path, lesson, copy.deepcopy(mine))
+    now = sources(lab.read_notebook(path))
+    assert now[edited["id"]] == edited["source"]
+    assert source(imports(lab.read_notebook(lab.released_path(ROOT, lesson)))) in now.values()
     assert "from labkit" in edited["source"]
     done = subprocess.run(
         [sys.executable, "-c", edited["source"]], capture_output=True, text=True, check=False

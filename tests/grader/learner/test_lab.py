@@ -365,3 +365,34 @@ def test_only_root_is_allowed_as_root(
 def test_start_without_a_release_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="make build"):
         lab.start(tmp_path, tmp_path / "work", None)
+
+
+# ---- where the learner's copy lies -------------------------------------------------------------
+
+
+def test_a_course_of_ones_own_keeps_the_copy_in_it(tmp_path: Path) -> None:
+    assert lab.usual_work(tmp_path) == tmp_path / "work"
+
+
+def test_a_shared_course_leaves_the_copy_to_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shared, mine = tmp_path / "shared", tmp_path / "work"
+    shared.mkdir()
+    monkeypatch.setattr(lab.os, "access", lambda path, mode: path != shared)
+    assert lab.usual_work(shared) == mine
+    (shared / "work").mkdir()  # it may be written in, so it is this user's
+    assert lab.usual_work(shared) == shared / "work"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lab, "ROOT", shared)
+    monkeypatch.setattr(lab, "IS_INSTALLED", True)
+    assert lab.usual_work(shared) == mine
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a file").touch()
+    work = tmp_path / "a file" / "work"
+    with pytest.raises(ValueError, match=r"cannot be kept in .*a file/work.*--work DIR"):
+        lab.sync(ROOT, work, say=lambda line: None)
