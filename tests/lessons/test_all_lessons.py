@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import nbformat
 import pytest
 from lesson_text import ROOT, cells, prose, script
 from nbclient import NotebookClient
+from warm_start import run_script, warm_kernels
 
 from grader.judging import registry
 from labkit.interview.questions import faults
@@ -62,10 +61,8 @@ def test_a_prediction_has_an_answer(prediction):
 def test_the_script_runs_as_it_stands_and_passes_its_own_checks(lesson, tmp_path):
     lines = tmp_path / "verdicts"
     env = _environment(tmp_path) | {"INFERLAB_CHECK_ONLY": "1", "INFERLAB_VERDICTS": str(lines)}
-    run = subprocess.run(
-        [sys.executable, str(script(lesson))], env=env, capture_output=True, text=True, timeout=120
-    )
-    assert run.returncode == 0, run.stderr
+    said = tmp_path / "standard error"
+    assert run_script(script(lesson), env, said, seconds=120) == 0, said.read_text()
     assert _passed(lines) == _all_ids(lesson)
 
 
@@ -82,7 +79,8 @@ def test_the_untouched_notebook_runs_and_passes_nothing(lesson, tmp_path, record
     """Run All on a fresh copy goes on to the end, and no check is passed."""
     lines = tmp_path / "verdicts"
     notebook = ROOT / "notebooks" / lesson / f"{lesson}.ipynb"
-    _run(notebook, tmp_path, lines, {"INFERLAB_CHECK_ONLY": "1"}, allow_errors=True)
+    with warm_kernels():
+        _run(notebook, tmp_path, lines, {"INFERLAB_CHECK_ONLY": "1"}, allow_errors=True)
     verdicts = [json.loads(line) for line in lines.read_text().splitlines()]
     assert {v["outcome"] for v in verdicts} == {"not run"}
     assert {v["exercise"] for v in verdicts} == _all_ids(lesson)
