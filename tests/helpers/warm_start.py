@@ -25,8 +25,8 @@ import grader.checks
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
-    ["ipykernel.kernelapp", "ipykernel.inprocess", "matplotlib.pyplot", "ipywidgets", "torch"]
-    + ["grader.learner.desk", "labkit.explorer", "labkit.figures.show"]
+    ["grader", "ipykernel.kernelapp", "matplotlib.pyplot", "ipywidgets", "torch", "pytest"]
+    + ["grader.learner.desk", "grader.learner.lab", "grader.learner.progress", "labkit.explorer"]
     + [module.name for module in pkgutil.walk_packages(grader.checks.__path__, "grader.checks.")]
 )
 
