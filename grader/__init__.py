@@ -5,6 +5,7 @@ classroom/ a class; notebooks/ builds and mends the files, safe_pages/ shows the
 command `inferlab`.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import inferlab  # noqa: F401  first: it sets how long NumPy's threads wait busily
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     )
     from grader.learner.my_engine import my_engine
     from grader.learner.progress import progress
+
+# jsonschema, which nbformat checks notebooks with, imports this if it can: two seconds, to know a
+# kind of address that no notebook has.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 __all__ = [
     "Answers",

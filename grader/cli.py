@@ -18,9 +18,6 @@ EPILOG = "A lesson may be named by number or name: 04, 4, kv_cache or 04_kv_cach
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit status: 0 done, 1 not all well, 2 asked wrongly."""
-    # jsonschema, which nbformat checks notebooks with, imports this if it can: over a second, to
-    # know a kind of address that no notebook has.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     words = list(sys.argv[1:] if argv is None else argv)
     cut = words.index("--") if words[:1] == ["lab"] and "--" in words else len(words)
     args = parser().parse_args(words[:cut])

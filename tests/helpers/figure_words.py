@@ -27,7 +27,7 @@ class Words(NamedTuple):
     grounds: Sequence[RGB]
 
 
-def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.MonkeyPatch) -> Words:
+def drawn_words(make: Callable[[], tuple[Figure, str]]) -> Words:
     """Draw the figure that make() gives, and note every text that is drawn.
 
     It is drawn with twice its dots, as it is saved: fonts are a little wider there.
@@ -37,12 +37,12 @@ def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.Monk
     canvas = FigureCanvasAgg(figure)  # in pixels, whatever canvas pyplot has in use
     drawn: list[Text] = []
     draw = Text.draw
-    canvas.draw()  # the layout settles
-    monkeypatch.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
-    for letters in ("draw_text", "draw_mathtext"):  # only what lies under them is drawn
-        monkeypatch.setattr(RendererAgg, letters, lambda *a, **k: None)
-    canvas.get_renderer().clear()
-    figure.draw(canvas.get_renderer())
+    figure.draw_without_rendering()  # the layout settles
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Text, "draw", lambda self, *a: (drawn.append(self), draw(self, *a)))
+        for letters in ("draw_text", "draw_mathtext"):  # only what lies under them is drawn
+            patched.setattr(RendererAgg, letters, lambda *a, **k: None)
+        canvas.draw()
     shown = {id(text): text for text in drawn if text.get_visible() and text.get_text().strip()}
     boxes = [(text, text.get_window_extent()) for text in shown.values()]
     paper = np.asarray(canvas.buffer_rgba())[::-1, :, :3]
@@ -52,11 +52,14 @@ def drawn_words(make: Callable[[], tuple[Figure, str]], monkeypatch: pytest.Monk
 
 
 def words_of(examples: Mapping[str, Callable[[], tuple[Figure, str]]]) -> Any:
-    """A fixture for a file of tests: the words of each of these figures, by name, in turn."""
+    """A fixture for a file of tests: the words of each of these figures, by name, in turn.
 
-    @pytest.fixture(params=examples)
-    def words(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Words:
-        return drawn_words(examples[request.param], monkeypatch)
+    Each is drawn once: drawing takes a hundred times as long as what is asked of it.
+    """
+
+    @pytest.fixture(scope="module", params=examples)
+    def words(request: pytest.FixtureRequest) -> Words:
+        return drawn_words(examples[request.param])
 
     return words
 
@@ -64,10 +67,10 @@ def words_of(examples: Mapping[str, Callable[[], tuple[Figure, str]]]) -> Any:
 def _ground(paper: np.ndarray, box: Bbox) -> RGB:
     """The colour of most of the pixels in a box."""
     left, low, right, high = (max(0, round(edge)) for edge in box.extents)
-    pixels = paper[low:high, left:right].reshape(-1, 3)
-    colours, counts = np.unique(pixels, axis=0, return_counts=True)
-    red, green, blue = colours[counts.argmax()] / 255
-    return float(red), float(green), float(blue)
+    red, green, blue = paper[low:high, left:right].reshape(-1, 3).astype(np.uint32).T
+    colours, counts = np.unique(red << 16 | green << 8 | blue, return_counts=True)
+    most = int(colours[counts.argmax()])
+    return (most >> 16) / 255, (most >> 8 & 255) / 255, (most & 255) / 255
 
 
 def require_readable(

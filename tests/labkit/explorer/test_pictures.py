@@ -117,8 +117,8 @@ def test_a_sheet_drawn_again_is_as_one_drawn_afresh(name):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_words_can_be_read(name, monkeypatch):
-    words = drawn_words(lambda: board(compute(SETTINGS[name])), monkeypatch)
+def test_the_words_can_be_read(name):
+    words = drawn_words(lambda: board(compute(SETTINGS[name])))
     require_readable(words, alt_above=300, texts_above=20)
     require_apart(words.texts, blank_px=5)
 

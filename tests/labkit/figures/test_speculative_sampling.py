@@ -58,8 +58,8 @@ def _heights(figure, n=None):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_no_text_leaves_the_figure_is_tiny_or_lies_over_another(name, monkeypatch):
-    words = drawn_words(EXAMPLES[name], monkeypatch)
+def test_no_text_leaves_the_figure_is_tiny_or_lies_over_another(name):
+    words = drawn_words(EXAMPLES[name])
     require_readable(words, alt_above=60, texts_above=0)
     require_apart(words.texts, blank_px=1)
 
