@@ -1,5 +1,7 @@
 """The real model: SmolLM2-135M-Instruct agrees with transformers on the same weights."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,23 @@ PROMPTS = [
     "def add_two_numbers(a, b):\n    ",
     "Why is the sky blue? Explain it to a child, in 3 sentences: 日本語 🤖",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """transformers parses the file for its settings, its weights and its tokenizer, and makes the
+    table of names anew for each module: what is parsed is kept here and used again.
+    """
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reading
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (gguf, "GGUFReader"),
+            (gguf, "get_tensor_name_map"),
+        ):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(scope="module")
