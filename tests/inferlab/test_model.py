@@ -27,14 +27,10 @@ def read_once() -> Iterator[None]:
     table of names anew for each module: what is parsed is kept here and used again.
     """
     import gguf
-    from transformers import modeling_gguf_pytorch_utils as reading
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in (
-            (gguf, "GGUFReader"),
-            (gguf, "get_tensor_name_map"),
-        ):
-            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        for name in ("GGUFReader", "get_tensor_name_map"):
+            patch.setattr(gguf, name, functools.cache(getattr(gguf, name)))
         yield
 
 
