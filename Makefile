@@ -24,6 +24,8 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
 # nbgrader calls `alembic` by its bare name, so the environment comes first on the path.
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# Empty counts as unset: else each command that a test starts compiles the course anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: wheel help lab test mutants build lint lock clean env check-python train-tiny bench bench-serve bench-grade serve site
 .DEFAULT_GOAL := help

@@ -1,5 +1,7 @@
 """The real model: SmolLM2-135M-Instruct agrees with transformers on the same weights."""
 
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,19 @@ PROMPTS = [
     "def add_two_numbers(a, b):\n    ",
     "Why is the sky blue? Explain it to a child, in 3 sentences: 日本語 🤖",
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """transformers parses the file for its settings, its weights and its tokenizer, and makes the
+    table of names anew for each module: what is parsed is kept here and used again.
+    """
+    import gguf
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GGUFReader", "get_tensor_name_map"):
+            patch.setattr(gguf, name, functools.cache(getattr(gguf, name)))
+        yield
 
 
 @pytest.fixture(scope="module")

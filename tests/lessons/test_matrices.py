@@ -2,9 +2,11 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from lesson_text import methods_to_write
+from trial_bench import Bench
 
 from grader.judging import registry
 from grader.judging.exercise import Exercise
@@ -12,47 +14,64 @@ from grader.judging.judge import judge, judge_on
 from grader.judging.verdict import Outcome
 
 EXERCISES = registry.exercises()
-WRONG = [(e, name) for e in EXERCISES for name in e.wrong]
-RIGHT = [(e, name) for e in EXERCISES for name in e.right]
 HIDDEN_SEEDS = (1, 2, 3)
 
 
-def label(value: object) -> str:
-    return value.id if isinstance(value, Exercise) else str(value)
+def label(value: Exercise) -> str:
+    return value.id
 
 
-@pytest.mark.parametrize(("exercise", "name"), WRONG, ids=label)
-def test_a_wrong_answer_is_rejected_and_named(exercise, name, record_property):
-    verdict = judge(exercise, exercise.wrong[name])
-    assert verdict.outcome is Outcome.FAILED
-    assert verdict.diagnosis == name, verdict.text()
-    record_property("count", "wrong answers rejected and named")
+@pytest.fixture(scope="module", params=EXERCISES, ids=label)
+def of_one(request):
+    """One exercise; its tests share what its reference and its named answers give."""
+    return Bench(request.param)
 
 
-@pytest.mark.parametrize(("exercise", "name"), WRONG, ids=label)
-def test_the_hidden_cases_alone_reject_it_too(exercise, name, monkeypatch):
+def test_every_wrong_answer_is_rejected_and_named(of_one, record_property):
+    not_so = {}
+    for name, wrong in of_one.given.wrong.items():
+        with of_one.trial(wrong) as exercise:
+            verdict = judge(exercise, wrong)
+        if verdict.outcome is not Outcome.FAILED or verdict.diagnosis != name:
+            not_so[name] = verdict.text()
+        record_property("count", "wrong answers rejected and named")
+    assert not_so == {}
+
+
+def test_the_hidden_cases_alone_reject_each_too(of_one, monkeypatch):
     monkeypatch.setattr("grader.judging.judge.diagnose", lambda *_: "")  # takes most of the time
+    not_so = {}
+    for name, wrong in of_one.given.wrong.items():
+        with of_one.trial(wrong) as exercise:
+            if missed := seeds_that_miss(exercise, wrong):
+                not_so[name] = missed
+    assert not_so == {}
+
+
+def seeds_that_miss(exercise: Exercise, wrong: Callable) -> list[str]:
+    """Draws of hidden cases that let this wrong answer pass."""
 
     def rejected(*cases):
-        verdict = judge_on(exercise, exercise.wrong[name], cases, hidden=True)
-        return verdict.outcome is Outcome.FAILED
+        return judge_on(exercise, wrong, cases, hidden=True).outcome is Outcome.FAILED
 
     named = [case for case in exercise.cases if not case.hidden]
     if any(rejected(case) for case in exercise.visible_cases()[len(named) :]):
-        for seed in HIDDEN_SEEDS:
-            assert rejected(*exercise.hidden_cases(seed)), f"seed {seed}"
-    else:  # special inputs tell; judging runs them each time beside the hidden ones
-        assert rejected(*named)
+        return [f"seed {n}" for n in HIDDEN_SEEDS if not rejected(*exercise.hidden_cases(n))]
+    # Special inputs tell; judging runs them each time beside the hidden ones.
+    return [] if rejected(*named) else ["the special inputs"]
 
 
-@pytest.mark.parametrize(("exercise", "name"), RIGHT, ids=label)
-def test_another_right_answer_passes(exercise, name, record_property):
-    verdict = judge(exercise, exercise.right[name])
-    assert verdict.passed, verdict.text()
-    for seed in HIDDEN_SEEDS:
-        verdict = judge(exercise, exercise.right[name], hidden=True, seed=seed)
-        assert verdict.passed, verdict.text()
-    record_property("count", "right answers accepted")
+def test_every_other_right_answer_passes(of_one, record_property):
+    not_so = {}
+    for name, right in of_one.given.right.items():
+        with of_one.trial(right) as exercise:
+            first, *others = HIDDEN_SEEDS
+            verdicts = [judge(exercise, right, hidden=True, seed=first)]  # the visible cases too
+            verdicts += [judge_on(exercise, right, exercise.hidden_cases(n)) for n in others]
+        if failed := [verdict.text() for verdict in verdicts if not verdict.passed]:
+            not_so[name] = failed
+        record_property("count", "right answers accepted")
+    assert not_so == {}
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=label)
