@@ -96,7 +96,7 @@ def test_results_rest_on_the_seed_and_on_the_files_text(tmp_path: Path) -> None:
     file = course.root / "private" / "cases.py"
     found = [hashes(b"", LESSON, course.root, Hidden(seed)) for seed in (1, 2)]
     found.append(hashes(b"", LESSON, course.root, Hidden(1, str(file))))
-    assert len({h["checks"] for h in found}) == 3
+    assert len({h["hidden"] for h in found}) == 3
 
 
 def test_every_case_of_the_file_is_hidden(tmp_path: Path) -> None:
