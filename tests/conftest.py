@@ -11,8 +11,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from long_files import LongestFirst, is_quick
 
 from grader.judging.isolated.students import Isolation, Zygote
 from inferlab.checkpoints.fetch import FetchFailed, NotFetched, fetch, fetched_path
@@ -21,6 +23,17 @@ from sandbox import walls
 
 # As far as this computer lets student code be kept in; what needs more says NOT TESTED.
 os.environ.setdefault("INFERLAB_ISOLATION", walls.level()[0])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in filter(is_quick, items):
+        item.add_marker(pytest.mark.quick)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst | None:
+    return LongestFirst(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

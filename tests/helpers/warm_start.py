@@ -79,8 +79,9 @@ def _kernel(arguments: Sequence[str], folder: str) -> None:
 
 
 def _script(path: Path, said: Path) -> None:
-    """Like `python PATH`, with standard error in a file of its own."""
-    with said.open("w") as err:
+    """Like `python PATH > /dev/null 2> SAID`."""
+    with said.open("w") as err, open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
         os.dup2(err.fileno(), 2)
         sys.argv = [str(path)]
         sys.path.insert(0, str(path.parent))
