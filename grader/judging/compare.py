@@ -46,24 +46,25 @@ class Comparison:
     terms:     roundings that pile up in one number (the length of its sums)
     magnitude: size of what is summed; by default the largest expected number
     why:       the reason for `terms`, printed with the tolerance
+    rounds_to: a coarser number type that an answer may compute in, whatever came in: where the
+               statement names none, and where this lets no named wrong answer pass
     """
 
     terms: Callable[[Mapping[str, Any]], float] = lambda inputs: 1
     magnitude: Callable[[Mapping[str, Any]], float] | None = None
     why: str = "one rounding"
+    rounds_to: str = ""
 
     def allowed(self, expected: np.ndarray, inputs: Mapping[str, Any]) -> tuple[float, str]:
         """(allowed absolute error, how it was derived)"""
-        eps = float(np.finfo(expected.dtype).eps)
+        precision = np.dtype(self.rounds_to or expected.dtype)
+        eps = float(max(np.finfo(precision).eps, np.finfo(expected.dtype).eps))
         terms = float(self.terms(inputs))
         finite = expected[np.isfinite(expected)]
         largest = float(np.abs(finite).max()) if finite.size else 0.0
         size = self.magnitude(inputs) if self.magnitude else largest
         allowed = SAFETY * eps * terms * size
-        how = (
-            f"{SAFETY} · eps({expected.dtype}) · {terms:.0f} terms · magnitude {size:.3g}; "
-            f"{self.why}"
-        )
+        how = f"{SAFETY} · eps({precision}) · {terms:.0f} terms · magnitude {size:.3g}; {self.why}"
         return allowed, how
 
     def difference(

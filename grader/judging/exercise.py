@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import isgenerator
+from inspect import isclass, isgenerator, signature
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,17 @@ class Exercise:
     def grade_id(self) -> str:
         """The id in notebook metadata, where dots are not allowed."""
         return self.id.replace(".", "_")
+
+    def parameters(self) -> frozenset[str]:
+        """Names that the statement gives: of the function, or of the class and its method.
+
+        A case may hold more inputs: what its drive needs, and no learner knows of.
+        """
+        part = self.id.partition(".")[2]
+        asked = [self.reference]
+        if isclass(self.reference):
+            asked += [getattr(self.reference, part)] if part else []
+        return frozenset(name for one in asked for name in signature(one).parameters)
 
     def visible_cases(self) -> tuple[Case, ...]:
         named = tuple(case for case in self.cases if not case.hidden)

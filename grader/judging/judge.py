@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import signal
-import sys
 import sysconfig
 import threading
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from grader.judging import hidden as hidden_cases
-from grader.judging.compare import Difference, Raised, as_array, raised
+from grader.judging.compare import Difference
+from grader.judging.diagnosis import Cause, diagnose
 from grader.judging.exercise import Case, Exercise, Inputs
+from grader.judging.observe import Observation, expected_of, observe, plain
 from grader.judging.verdict import Outcome, Verdict
 from grader.own_code import FOLDERS
 
@@ -27,22 +26,63 @@ WAITING = 3  # by the clock, that many times as long
 STUB_SAYS = ("write this", "")  # what a body that is still to be written raises
 PASSED_VISIBLE = "all visible checks passed; hidden ones run at grading"
 PASSED_ALL = "all checks passed, the hidden ones too"
-SCALARS = (bool, int, float, str)  # arguments that nobody can change
+NONE = Cause("")
 
 
 class OutOfTime(BaseException):
     """The answer ran past its limit. Not an Exception, so that `except Exception` lets it by."""
 
 
-@dataclass
-class Observation:
-    """What one run of an answer showed."""
+@dataclass(frozen=True)
+class Failure:
+    """The first run of an answer that was not right."""
 
-    value: Any = None
-    error: BaseException | None = None
-    printed: str = ""
-    warned: list[str] = field(default_factory=list)
-    changed: str = ""  # name of an input that the answer modified
+    seen: Observation
+    found: Difference
+    case: Case
+    first_was_right: bool = False  # the same inputs, a moment before
+
+
+@dataclass
+class Trial:
+    """An answer that was run on all cases, up to the first where it is not right."""
+
+    exercise: Exercise
+    answer: Any
+    cases: tuple[Case, ...]
+    hidden: bool = False
+    outcome: Outcome = Outcome.PASSED
+    failure: Failure | None = None
+
+    def run(self) -> Trial:
+        for i, case in enumerate(self.cases):
+            for run in range(2 if i == 0 else 1):
+                seen = observe(self.exercise, self.answer, case)
+                if isinstance(seen.error, NotImplementedError) and str(seen.error) in STUB_SAYS:
+                    self.outcome = Outcome.NOT_RUN
+                    return self
+                found = _difference(self.exercise, seen, case)
+                if found is not None:
+                    self.outcome = Outcome.FAILED
+                    self.failure = Failure(seen, found, case, first_was_right=run == 1)
+                    return self
+        return self
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASSED
+
+    def verdict(self) -> Verdict:
+        """What there is to say, the likely cause too."""
+        if self.passed:
+            note = PASSED_ALL if self.hidden else PASSED_VISIBLE
+            return Verdict(self.exercise.id, Outcome.PASSED, lines=(note,))
+        if self.outcome is Outcome.NOT_RUN:
+            return not_written(self.exercise.id)
+        if self.failure is None:
+            line = f"it was still running after {TIME_LIMIT_S:.0f} s: a loop that never ends?"
+            return _failed(self.exercise, "", (line,))
+        return _explained(self, self.failure)
 
 
 def judge(
@@ -52,140 +92,73 @@ def judge(
 
     seed draws the hidden cases; by default the one of the environment (grader.judging.hidden).
     """
+    return in_time(try_out(exercise, answer, hidden=hidden, seed=seed))
+
+
+def try_out(
+    exercise: Exercise, answer: Any, *, hidden: bool = False, seed: int | None = None
+) -> Trial:
+    """judge, without a word on why it is not right: in_time finds those."""
     cases = exercise.visible_cases()
     if hidden:
         known = hidden_cases.from_environment()
         cases += (known if seed is None else replace(known, seed=seed)).cases(exercise)
+    trial = Trial(exercise, answer, cases, hidden)
     try:
         with _time_limit(TIME_LIMIT_S):
-            return judge_on(exercise, answer, cases, hidden)
+            return trial.run()
     except OutOfTime:
-        line = f"it was still running after {TIME_LIMIT_S:.0f} s: a loop that never ends?"
-        return _failed(exercise, "", (line,), "")
+        trial.outcome = Outcome.FAILED
+        return trial
+
+
+def in_time(trial: Trial) -> Verdict:
+    """Its verdict; where looking for the cause takes too long, none is named."""
+    try:
+        with _time_limit(TIME_LIMIT_S):
+            return trial.verdict()
+    except OutOfTime:
+        trial.failure = None
+        return trial.verdict()
 
 
 def judge_on(
     exercise: Exercise, answer: Any, cases: tuple[Case, ...], hidden: bool = False
 ) -> Verdict:
-    for i, case in enumerate(cases):
-        for run in ("first", "second")[: 2 if i == 0 else 1]:
-            seen = observe(exercise, answer, case)
-            if isinstance(seen.error, NotImplementedError) and str(seen.error) in STUB_SAYS:
-                return not_written(exercise.id)
-            found = _difference(exercise, seen, case)
-            if found is None:
-                continue
-            diagnosis = seen.changed or diagnose(exercise, answer, seen, case, cases)
-            if case.hidden:
-                return _failed(exercise, "", (_kept_back(seen, found),), diagnosis, found.kind)
-            lines = (_inputs_line(case.make()), *found.lines)
-            if run == "second":
-                lines += ("  the first call was right: something is kept between calls",)
-            return _failed(exercise, case.name, lines + _asides(seen), diagnosis, found.kind)
-    note = PASSED_ALL if hidden else PASSED_VISIBLE
-    return Verdict(exercise.id, Outcome.PASSED, lines=(note,))
+    return Trial(exercise, answer, cases, hidden).run().verdict()
 
 
 def not_written(exercise_id: str) -> Verdict:
     return Verdict(exercise_id, Outcome.NOT_RUN, lines=("not written yet",))
 
 
-def observe(exercise: Exercise, answer: Any, case: Case) -> Observation:
-    """Run the answer on fresh inputs; catch what it raises, prints and warns.
-
-    Where it imported something, run it again: a module's memory is not the answer's.
-    """
-    n_modules = len(sys.modules)
-    seen = _observe_once(exercise, answer, case)
-    if len(sys.modules) > n_modules:
-        seen = _observe_once(exercise, answer, case)
-    return seen
-
-
-def _observe_once(exercise: Exercise, answer: Any, case: Case) -> Observation:
-    inputs, seen, output = case.make(), Observation(), io.StringIO()
-    with (
-        np.errstate(all="warn", under="ignore"),
-        warnings.catch_warnings(record=True) as caught,
-        contextlib.redirect_stdout(output),
-    ):
-        warnings.simplefilter("always")
-        try:
-            seen.value = exercise.drive(answer, inputs)
-        except (Exception, SystemExit) as error:
-            seen.error = error
-    seen.printed = output.getvalue()
-    seen.warned = sorted({str(w.message) for w in caught if w.category is RuntimeWarning})
-    seen.changed = _changed_input(inputs, case)
-    return seen
-
-
-def diagnose(
-    exercise: Exercise, answer: Any, seen: Observation, case: Case, cases: tuple[Case, ...]
-) -> str:
-    """The name of the wrong answer that gives the same result on this case and on the others.
-
-    An answer that also forgets to refuse what it should is named for what else is wrong with it.
-    """
-    refused = {c.name for c in (case, *cases) if isinstance(_expected(exercise, c), Raised)}
-
-    def agrees(name: str, mine: Observation, c: Case) -> bool:
-        theirs = observe(exercise, exercise.wrong[name], c)
-        return _same(exercise, mine, theirs, c.make(), c.name in refused)
-
-    twins = [name for name in exercise.wrong if agrees(name, seen, case)]
-    answered = [c for c in cases if c.name not in refused]
-    refusals = [c for c in cases if c.name in refused]
-    for asked in (answered, refusals):
-        seen_there = [(observe(exercise, answer, c), c) for c in asked] if twins else []
-        still = [name for name in twins if all(agrees(name, o, c) for o, c in seen_there)]
-        twins = still or (twins if asked is refusals else [])
-    return next(iter(twins), "")
-
-
-def _expected(exercise: Exercise, case: Case) -> Any:
-    try:
-        with np.errstate(all="warn", under="ignore"):
-            return exercise.observe_expected(case.make())
-    except ValueError as error:  # the case asks for a refusal
-        return raised(error)
-
-
 def _difference(exercise: Exercise, seen: Observation, case: Case) -> Difference | None:
-    expected = _expected(exercise, case)
-    found = exercise.comparison.difference(expected, _plain(seen), case.make())
+    found = exercise.comparison.difference(expected_of(exercise, case), plain(seen), case.make())
     if found is None and seen.changed:
         return Difference("value", ("the result is right, but an input came back changed",))
     return found
 
 
-def _same(
-    exercise: Exercise, a: Observation, b: Observation, inputs: Inputs, refused: bool
-) -> bool:
-    if refused and a.error and b.error:  # everybody words a refusal in their own way
-        return raised(a.error).kind == raised(b.error).kind
-    if a.error or b.error:
-        return type(a.error) is type(b.error) and str(a.error) == str(b.error)
-    if b.value is None or a.value is None:
-        return a.value is b.value
-    try:
-        return exercise.comparison.difference(b.value, a.value, inputs) is None
-    except TypeError:  # the wrong answer's result is not plain data
-        return False
-
-
-def _plain(seen: Observation) -> Any:
-    if seen.error is None:
-        return seen.value
-    return raised(seen.error)
+def _explained(trial: Trial, failure: Failure) -> Verdict:
+    exercise, seen, found, case = trial.exercise, failure.seen, failure.found, failure.case
+    cause = Cause(seen.changed) if seen.changed else None
+    cause = cause or diagnose(exercise, trial.answer, seen, case, trial.cases) or Cause("")
+    if case.hidden:
+        return _failed(exercise, "", (_kept_back(seen, found),), cause, found.kind)
+    lines = (*_inputs_line(exercise, case.make()), *found.lines)
+    if failure.first_was_right:
+        lines += ("  the first call was right: something is kept between calls",)
+    return _failed(exercise, case.name, lines + _asides(seen), cause, found.kind)
 
 
 def _failed(
-    exercise: Exercise, case: str, lines: tuple[str, ...], diagnosis: str, kind: str = ""
+    exercise: Exercise, case: str, lines: tuple[str, ...], cause: Cause = NONE, kind: str = ""
 ) -> Verdict:
     short = tuple(line if len(line) <= 200 else f"{line[:198]} …" for line in lines)
     step = f'hint("{exercise.id}")'
-    return Verdict(exercise.id, Outcome.FAILED, case, short, diagnosis, step, kind)
+    return Verdict(
+        exercise.id, Outcome.FAILED, case, short, cause.name, step, kind, cause.is_certain
+    )
 
 
 def _asides(seen: Observation) -> tuple[str, ...]:
@@ -223,8 +196,11 @@ def _kept_back(seen: Observation, found: Difference) -> str:
     return f"every visible case is right; on a hidden one {how}"
 
 
-def _inputs_line(inputs: Inputs) -> str:
-    return "inputs: " + ", ".join(f"{name} {_brief(value)}" for name, value in inputs.items())
+def _inputs_line(exercise: Exercise, inputs: Inputs) -> tuple[str, ...]:
+    """The inputs that the statement names."""
+    known = exercise.parameters()
+    shown = [f"{name} {_brief(value)}" for name, value in inputs.items() if name in known]
+    return (f"inputs: {', '.join(shown)}",) if shown else ()
 
 
 def _brief(value: Any) -> str:
@@ -238,31 +214,6 @@ def _brief(value: Any) -> str:
     if " at 0x" in text:
         return type(value).__name__
     return f"= {text}" if len(text) <= 90 else f"= {text[:88]} …"
-
-
-def _changed_input(inputs: Mapping[str, Any], case: Case) -> str:
-    if all(value is None or isinstance(value, SCALARS) for value in inputs.values()):
-        return ""  # nothing that could be changed
-    for name, before in case.make().items():
-        if not _unchanged(inputs[name], before):
-            return f"it changes its input {name} in place; work on a copy"
-    return ""
-
-
-def _unchanged(after: Any, before: Any) -> bool:
-    """Arrays, numbers, texts, and dicts and sequences of them; other objects may change."""
-    if isinstance(before, np.ndarray):
-        array = as_array(after)
-        return array is not None and np.array_equal(array, before, equal_nan=True)
-    if isinstance(before, Mapping):
-        same_keys = isinstance(after, Mapping) and after.keys() == before.keys()
-        return same_keys and all(_unchanged(after[key], before[key]) for key in before)
-    if isinstance(before, (list, tuple)):
-        same_length = isinstance(after, (list, tuple)) and len(after) == len(before)
-        return same_length and all(map(_unchanged, after, before))
-    if isinstance(before, SCALARS):
-        return type(after) is type(before) and (after == before or before != before)
-    return True
 
 
 @contextlib.contextmanager

@@ -24,7 +24,8 @@ class Verdict:
 
     case: the inputs it failed on; lines: expected and got; diagnosis: the likely mistake;
     next_step: what to do now; kind: of the first difference, as compare.Difference has it. Empty
-    where there is nothing to say.
+    where there is nothing to say. is_certain: the mistake agrees with the answer on every case;
+    borrowed: parts of the reference that it was judged with, in place of the learner's.
     """
 
     exercise: str
@@ -34,6 +35,8 @@ class Verdict:
     diagnosis: str = ""
     next_step: str = ""
     kind: str = ""
+    is_certain: bool = True
+    borrowed: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -43,10 +46,23 @@ class Verdict:
     def head(self) -> str:
         return f"{MARKS[self.outcome]} {self.outcome}"
 
+    @property
+    def cause(self) -> str:
+        """The likely mistake, in words as sure as it is; "" where none is known."""
+        if not self.diagnosis:
+            return ""
+        how = "likely cause" if self.is_certain else "on this case it looks like"
+        return f"{how}: {self.diagnosis}"
+
+    @property
+    def mistake(self) -> str:
+        """Its name alone where it is certain, else the words of `cause`."""
+        return self.diagnosis if self.is_certain else self.cause
+
     def body(self) -> list[str]:
         lines = list(self.lines)
         if self.diagnosis:
-            lines.append(f"likely cause: {self.diagnosis}")
+            lines.append(self.cause)
         if self.next_step:
             lines.append(f"next: {self.next_step}")
         return lines

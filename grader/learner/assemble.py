@@ -99,7 +99,7 @@ def _part(exercise: Exercise, written: Any) -> Part:
 def _reason(verdict: Verdict) -> str:
     if verdict.outcome is Outcome.NOT_RUN:
         return "not written yet"
-    return verdict.diagnosis or (verdict.lines[0] if verdict.lines else "does not pass its check")
+    return verdict.mistake or (verdict.lines[0] if verdict.lines else "does not pass its check")
 
 
 def read_parts(work: Path, lessons: Iterable[str] | None = None) -> list[Part]:

@@ -16,9 +16,10 @@ import labkit.interview.drill_panel
 import labkit.interview.questions
 import labkit.predictions
 from grader.judging import registry
+from grader.judging.alone import judge_alone
 from grader.judging.exercise import Exercise
-from grader.judging.judge import judge, not_written
 from grader.judging.verdict import Outcome, Verdict
+from grader.notebooks.shadowed import shadows
 from labkit import store
 from labkit.display import put
 
@@ -90,7 +91,7 @@ def _name_of(target: Any, namespace: Mapping[str, Any]) -> str | None:
     return next(bound, getattr(target, "__qualname__", None))
 
 
-def _judged(exercise: Exercise, namespace: Mapping[str, Any], hidden: bool) -> Verdict:
+def _judged(exercise: Exercise, namespace: dict[str, Any], hidden: bool) -> Verdict:
     if exercise.name not in namespace:
         line = f"there is no {exercise.name} here yet: run the cell that defines it"
         return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))
@@ -101,20 +102,15 @@ def _judged(exercise: Exercise, namespace: Mapping[str, Any], hidden: bool) -> V
     if not callable(answer):
         line = f"{exercise.name} should be a function or class, but it is {answer!r:.60}"
         return Verdict(exercise.id, Outcome.FAILED, lines=(line,))
-    verdict = judge(exercise, answer, hidden=hidden)
-    if verdict.outcome is Outcome.FAILED or verdict == not_written(exercise.id):
-        return _blame_parts(verdict, exercise, namespace)
-    return verdict
+    verdict = judge_alone(exercise, namespace, hidden)
+    return _with_shadows(verdict, namespace) if "TypeError" in verdict.text() else verdict
 
 
-def _blame_parts(verdict: Verdict, exercise: Exercise, namespace: Mapping[str, Any]) -> Verdict:
-    """When something it is meant to call is wrong itself, say so: that is to be mended first."""
-    for name in exercise.uses:
-        part = registry.exercise(name)
-        if part.name in namespace and not judge(part, namespace[part.name]).passed:
-            advice = f"it is meant to call {name}, which does not pass its own check: begin there"
-            return replace(verdict, next_step=advice)
-    return verdict
+def _with_shadows(verdict: Verdict, namespace: Mapping[str, Any]) -> Verdict:
+    """With the names of Python's own functions that stand for something else here, by cell."""
+    found = [s for s in shadows(namespace.get("In", ())) if not callable(namespace.get(s.name))]
+    said = tuple(shadow.words(f"cell [{shadow.number}]") for shadow in found)
+    return replace(verdict, lines=(*verdict.lines, *said))
 
 
 def _write_line(verdict: Verdict) -> None:
@@ -177,11 +173,14 @@ def ready(*exercise_ids: str) -> bool:
     """True when what you wrote for these exercises passes; else say what the cell waits for.
 
     Cells that use your functions begin with it, so that Run All works on a half-filled notebook.
+    They run with your own parts, so one that passes with ours waits for those as well.
     """
     namespace = sys._getframe(1).f_globals
-    missing = [
-        i for i in exercise_ids if not _judged(registry.exercise(i), namespace, hidden=False).passed
-    ]
+    missing: dict[str, None] = {}  # a set, in order
+    for verdict in (_judged(registry.exercise(i), namespace, hidden=False) for i in exercise_ids):
+        missing |= dict.fromkeys(verdict.borrowed)
+        if not verdict.passed:
+            missing[verdict.exercise] = None
     if missing:
         text = f"This cell runs once these pass their checks: {', '.join(missing)}."
         put(f"<p>{text}</p>", text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader.judging.alone import RIGHT_WITH_OURS
 from grader.learner.lab import read_notebook
 
 CELL_SECONDS = 60  # a cell that takes longer is interrupted; measuring cells are skipped here
@@ -20,7 +21,7 @@ class Row:
 
     exercise: str
     outcome: str
-    text: str  # what a person reads when it is not passed
+    text: str  # what a person reads when it is not passed, or not with the learner's parts alone
 
 
 def collect(
@@ -98,9 +99,16 @@ def table(rows: list[Row]) -> str:
         if row.outcome == "failed":
             lines += ["", row.text]
     lines += [f"{row.exercise}: {row.text}" for row in rows if _never_judged(row)]
+    lines += [f"{row.exercise}: {note}" for row in rows for note in _passed_notes(row)]
     passed = sum(row.outcome == "passed" for row in rows)
     lines += ["", f"{passed} of {len(rows)} passed the visible checks; hidden ones run at grading"]
     return "\n".join(lines)
+
+
+def _passed_notes(row: Row) -> list[str]:
+    """Whose parts an answer that is right was judged with, where not all were the learner's."""
+    said = [line.strip() for line in row.text.splitlines()] if row.outcome == "passed" else []
+    return [line for line in said if line.startswith(RIGHT_WITH_OURS)]
 
 
 def _never_judged(row: Row) -> bool:

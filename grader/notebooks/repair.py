@@ -27,11 +27,12 @@ from grader.notebooks.recognise import (
     used_names,
     where,
 )
+from grader.notebooks.shadowed import in_cells
 from labkit.files import write_whole
 
 __all__ = ["Problem", "diagnose", "find_release", "main", "n_written", "repair"]
 
-BY_HAND = ("conflict",)  # kinds of problems that only the author can mend
+BY_HAND = ("conflict", "shadowed")  # kinds of problems that only the author can mend
 ACTED_ON = {"skip-execution", "raises-exception"}  # tags that change how a cell is run
 
 
@@ -272,6 +273,12 @@ def _lost_setup(cells: list[Cell], release: list[Cell]) -> Iterator[Problem]:
         )
 
 
+def _shadowed(cells: list[Cell]) -> Iterator[Problem]:
+    """What only the author can mend: a variable that hides one of Python's own functions."""
+    for shadow, words in in_cells(cells):
+        yield Problem("shadowed", shadow.name, words, "nothing, because only you know a better name")
+
+
 # ---- on the command line -----------------------------------------------------------------------
 
 
@@ -283,7 +290,7 @@ def main(path: Path, fix: bool, root: Path | None = None) -> int:
     mine, mended = lab.read(path)
     lesson = find_release(path, mine, root)
     book, found = repair(mine, lab.read_notebook(lab.released_path(root, lesson)))
-    problems = [*mended, *found]
+    problems = [*mended, *found, *_shadowed(book["cells"])]
     right = path.with_name(f"{lesson}.ipynb")
     for number, problem in enumerate(problems, 1):
         print(f"{number}. {problem.what}.\n   With --fix: {problem.cure}.")
@@ -294,10 +301,11 @@ def main(path: Path, fix: bool, root: Path | None = None) -> int:
     if not problems and not misnamed:
         print(f"{path}: ready to submit as lesson {lesson}")
         return 0
-    if not fix:
-        print(f"To repair it (a dated copy is kept): inferlab doctor '{path}' --fix")
-        return 1
     by_hand = [problem for problem in problems if problem.kind in BY_HAND]
+    if not fix:
+        if problems != by_hand or misnamed:
+            print(f"To repair it (a dated copy is kept): inferlab doctor '{path}' --fix")
+        return 1
     return max(_write(path, right, book, problems != by_hand), bool(by_hand))
 
 

@@ -19,7 +19,7 @@ from IPython.utils.capture import capture_output
 from traitlets.config import Config
 
 from inferlab.counted_memory import traced_peak
-from labkit.measure.rewire import alone_with
+from labkit.measure.rewire import alone_with, lent
 from sandbox.outputs import MAX_OUTPUT_BYTES, short_enough
 
 MAX_WRITTEN_CHARACTERS = 64 * 2**20  # by one cell or call: no honest one writes so much
@@ -81,6 +81,7 @@ class Shell:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self.shell = shell
+        self.lending = contextlib.ExitStack()
 
     def run_cell(self, source: str) -> tuple[list[dict[str, Any]], bool]:
         """-> (outputs as nbformat has them, whether it ran to its end without an error)"""
@@ -116,6 +117,14 @@ class Shell:
     def alone(self, function: Any, name: str, others: dict[str, Any]) -> Any:
         """A function of the notebook, with other parts than its own to call."""
         return alone_with(function, name, dict(others))
+
+    def lend(self, parts: dict[str, Any]) -> None:
+        """Put parts of the judge's into the notebook, until they are taken back."""
+        self.lending.enter_context(lent(self.shell.user_ns, parts))
+
+    def take_back(self) -> None:
+        """The notebook has its own parts again."""
+        self.lending.close()
 
     def many(self, function: Any, n: int, args: list[Any]) -> list[Any]:
         """Call it n times with these arguments, lists anew each time; generators run to the end."""

@@ -229,7 +229,9 @@ RMS_NORM = Exercise(
     ),
     draw=_draw_rows,
     comparison=Comparison(
-        terms=lambda i: i["x"].shape[-1], why="a mean of d_model squares, a root and a division"
+        terms=lambda i: i["x"].shape[-1],
+        why="a mean of d_model squares, a root and a division",
+        rounds_to="float32",  # as most libraries compute it
     ),
     wrong={
         "divides by the mean square, not by its root": lambda x, gain, eps=1e-6: (

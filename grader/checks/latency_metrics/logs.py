@@ -19,7 +19,11 @@ Event = tuple[float, str, str]
 def _drive_log(answer: Any, inputs: Inputs) -> Any:
     """Each trace as a dict, in the order of the ids."""
     result = answer(events=inputs["events"])
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+    if (
+        not isinstance(result, (tuple, list))
+        or len(result) != 2
+        or not isinstance(result[0], Mapping)
+    ):
         return result
     traces, unknown = result
     return {

@@ -7,12 +7,14 @@ asks for the functions by name, and writes the outputs of those cells itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from grader.judging import registry
+from grader.judging.alone import may_borrow, noted, ours_for, watched
 from grader.judging.exercise import Exercise
 from grader.judging.hidden import Hidden, from_environment
 from grader.judging.isolated.answers import NoAnswer, answer_of
@@ -21,9 +23,11 @@ from grader.judging.isolated.reference import UNAVAILABLE, methods_of, under_jud
 from grader.judging.isolated.students import Gone, OwnFault, Student, Zygote
 from grader.judging.judge import judge_on
 from grader.judging.verdict import Outcome, Verdict
+from grader.notebooks.shadowed import in_cells
 from labkit.interview.questions import Answers, Question
 
 MAX_ANSWER_CHARACTERS = 500  # of the answer to a question
+LENT_TIMES = 2  # a part that is called across the border, in each of a law test's draws, is slow
 REASONS = (
     "wrong value", "wrong shape or type", "raised", "out of time", "out of memory", "exited",
     "too much output", "not a notebook", "missing", "answered by the reference",
@@ -102,6 +106,7 @@ class _Grading:
         self.checks = checks(lesson)
         self.ends = time.monotonic() + times.all_s
         self.student: Student | None = None
+        self.faults: dict[str, Outcome] = {}  # exercises judged so far that did not pass
 
     def run(self) -> Graded:
         self._know_all_checks()
@@ -180,29 +185,68 @@ class _Grading:
         name, check = grade_id(cell), self.checks[grade_id(cell)]
         points = int(cell["metadata"]["nbgrader"]["points"])
         try:
-            seconds = self._time_left(self.times.check_s)
-            self.student.begin()
-            with self.student.within(seconds):
-                if isinstance(check, Question):
-                    verdict = _answer_verdict(self.student, check)
-                else:
-                    verdict = self._exercise_verdict(check)
+            verdict = self._with_shadows(self._verdict(index, check))
         except Gone as gone:
             result = Result(name, points, 0, gone.reason, f"{gone.reason}: {gone}")
+            self.faults[check.id] = Outcome.FAILED
             self._start_again(index)
         except Exception as error:  # what a student's code raises has become a verdict by now
             raise OwnFault(f"judging {name} failed: {type(error).__name__}: {error}") from error
         else:
             earned = points if verdict.passed else 0
             reason, text = reason_of(verdict), verdict.text()
-            result = Result(name, points, earned, reason, text, verdict.diagnosis)
+            result = Result(name, points, earned, reason, text, verdict.mistake)
+            if not verdict.passed:
+                self.faults[check.id] = verdict.outcome
         self.graded.results.append(result)
         self.graded.outputs[index] = [outcome_output(result)]
 
-    def _exercise_verdict(self, exercise: Exercise) -> Verdict:
+    def _verdict(self, index: int, check: Exercise | Question) -> Verdict:
+        """Of an exercise: judged alone, with the reference in place of parts that are wrong.
+
+        Where that fails too, its own parts have a say: what it does with those may be right.
+        """
+        if isinstance(check, Question):
+            with self._asked() as student:
+                return _answer_verdict(student, check)
+        own = {
+            part.id: self.faults[part.id] for part in may_borrow(check) if part.id in self.faults
+        }
+        called: set[str] = set()
+        lent = watched(ours_for(own), called, classes=True)  # no class crosses the border
+        longer = LENT_TIMES if lent else 1
+        with self._asked(longer) as student, student.lent(lent):
+            verdict = self._exercise_verdict(student, check)
+        if not verdict.passed and called:
+            try:
+                with self._asked() as student:
+                    plain = self._exercise_verdict(student, check)
+            except Gone:  # a part of theirs: what is said of this exercise stands
+                self._start_again(index)
+            else:
+                if plain.passed:
+                    return plain
+        return noted(verdict, {p: o for p, o in own.items() if p.partition(".")[0] in called})
+
+    def _with_shadows(self, verdict: Verdict) -> Verdict:
+        """Where a call failed, with Python's own names that cells have given another meaning."""
+        if verdict.passed or "TypeError" not in verdict.text():
+            return verdict
+        said = tuple(words for _, words in in_cells(self.cells))
+        return replace(verdict, lines=(*verdict.lines, *said))
+
+    @contextmanager
+    def _asked(self, longer: float = 1) -> Iterator[Student]:
+        """The student's process, for as long as one check may take, or that many times as long."""
         assert self.student is not None
+        seconds = self._time_left(longer * self.times.check_s)
+        self.student.begin()
+        with self.student.within(seconds):
+            yield self.student
+
+    def _exercise_verdict(self, student: Student, exercise: Exercise) -> Verdict:
         try:
-            answer = answer_of(self.student, exercise, methods_of(exercise, self.lesson))
+            answer = answer_of(student, exercise, methods_of(exercise, self.lesson))
         except KeyError:
             line = f"there is no {exercise.name}: the cell that defines it did not run"
             return Verdict(exercise.id, Outcome.NOT_RUN, lines=(line,))

@@ -2,12 +2,14 @@
 
 A function looks a name up in the globals it was born with. Here it is copied with other globals,
 so that a learner's `decoder_block` can run on the course's `rotate`, or every call be recorded.
-Nothing that exists is changed.
+Nothing that exists is changed; `lent` alone changes a namespace, and puts it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import getattr_static
 from types import FunctionType
 from typing import Any
 
@@ -85,6 +87,32 @@ def alone_with(answer: Any, name: str, others: Mapping[str, Part]) -> Any:
     for copy in copies.values():
         copy.__globals__.update({**others, name: copies[name]})
     return copies[name]
+
+
+@contextmanager
+def lent(namespace: dict[str, Any], parts: Mapping[str, Any]) -> Iterator[None]:
+    """A notebook's namespace with these parts in it, and as it was afterwards.
+
+    So whatever calls a part by its name finds the lent one: functions, methods, what a closure or
+    a cache holds. Results that caches of the notebook keep are forgotten before and after.
+    """
+    before = {name: namespace[name] for name in parts if name in namespace}
+    _forget_results(namespace)
+    namespace.update(parts)
+    try:
+        yield
+    finally:
+        for name in parts:
+            namespace.pop(name, None)
+        namespace.update(before)
+        _forget_results(namespace)
+
+
+def _forget_results(namespace: Mapping[str, Any]) -> None:
+    for value in list(namespace.values()):
+        inner = getattr_static(value, "__wrapped__", None)
+        if getattr(inner, "__globals__", None) is namespace and hasattr(value, "cache_clear"):
+            value.cache_clear()
 
 
 def _is_from_notebook(value: Any) -> bool:

@@ -97,13 +97,50 @@ def test_a_class_is_checked_part_by_part(capsys):
         assert f"KVCache.{part}   ✓ passed" in out
 
 
-def test_a_wrong_part_is_blamed_first(capsys):
-    caller = """
+CALLER = """
 def kv_cache_bytes(config, n_tokens, n_sequences=1, bytes_per_number=2):
     return n_sequences * n_tokens * kv_bytes_per_token(config, bytes_per_number)
 """
-    cell(WRONG + caller + 'check("kv_cache_bytes")')
-    assert "meant to call kv_bytes_per_token, which does not pass" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [(WRONG, "yours fails its own check"), (STUB, "yours is not written yet")],
+)
+def test_a_right_answer_that_calls_a_wrong_part_is_right(part, why, capsys, monkeypatch):
+    source = part + CALLER + 'check("kv_cache_bytes")'
+    cell(source)
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    cell(source)
+    first, second = capsys.readouterr().out.split("kv_cache_bytes   ")[1:]
+    assert first == second
+    assert first.startswith("✓ passed")
+    said = f"right; it was judged with the reference's `kv_bytes_per_token`, since {why}"
+    assert said in first
+
+
+def test_the_way_on_is_a_hint_to_what_is_wrong_itself(capsys):
+    cell(WRONG + CALLER.replace("n_sequences * ", "") + 'check("kv_cache_bytes")')
+    out = capsys.readouterr().out
+    assert 'next: hint("kv_cache_bytes")' in out
+    assert "likely cause: n_sequences is forgotten" in out
+
+
+def test_a_cell_that_runs_a_right_answer_waits_for_its_parts_too(capsys):
+    assert cell(WRONG + CALLER + 'x = ready("kv_cache_bytes")')["x"] is False
+    said = "runs once these pass their checks: kv_bytes_per_token."
+    assert said in capsys.readouterr().out
+    assert cell(RIGHT + CALLER + 'x = ready("kv_cache_bytes")')["x"] is True
+
+
+def test_a_builtin_that_a_cell_has_taken_is_named_with_the_cell(capsys):
+    caller = CALLER.replace("return n_sequences", "return max(n_sequences, 1)")
+    history = ["", "x = 1", "max = 3  # the longest", caller]
+    cell("max = 3\n" + RIGHT + caller + 'check("kv_cache_bytes")', In=history)
+    out = capsys.readouterr().out
+    assert "max is no longer Python's own: cell [2] says `max = 3  # the longest`" in out
+    cell(RIGHT + caller + 'check("kv_cache_bytes")', In=history)
+    assert "no longer" not in capsys.readouterr().out
 
 
 def test_an_unknown_exercise_lists_those_that_exist():
