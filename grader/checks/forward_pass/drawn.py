@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from inferlab.config import ModelConfig
+from inferlab.sizes import RopeScaling
 from inferlab.weights import LayerWeights, Weights
 
+STRETCHED = RopeScaling(factor=4.0, low_freq_factor=0.5, high_freq_factor=2.0, original_context=16)
+EXPERTS = {"n_experts": 5, "n_experts_per_token": 2, "d_expert": 6, "n_dense_layers": 1}
 LAYER, N_LAYERS = 1, 3  # the layer that is run alone, and how many the cache has
 
 
