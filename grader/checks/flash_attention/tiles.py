@@ -77,7 +77,9 @@ def _memory(inputs: Inputs) -> CountedMemory:
 
 def _drive_attention(answer: Any, inputs: Inputs) -> dict[str, Any]:
     """The result and the traffic; where the case is `watched`, the peak of a second run too."""
-    settings = {name: inputs[name] for name in ("block_q", "block_k", "causal")}
+    settings = {name: inputs[name] for name in ("block_q", "block_k")}
+    if not inputs["causal"]:  # True is the default
+        settings["causal"] = False
     memory = _memory(inputs)
     answer(memory, **settings)
     seen = dict(counts(memory, "out"))

@@ -26,7 +26,7 @@ WINDOW = 4  # a token sees itself and the three before it: no plain causal mask
 
 
 def draw_layer(rng: np.random.Generator, **kind: Any) -> Inputs:
-    config = replace(drawn_config(int(rng.choice([2, 3]))), **kind)
+    config = replace(drawn_config(rng), **kind)
     T = int(rng.integers(5, 8))
     return {
         "x": rng.normal(size=(2, T, config.d_model)),

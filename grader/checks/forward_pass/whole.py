@@ -27,7 +27,7 @@ from labkit.measure.rewire import REFERENCE, alone
 
 
 def _draw_pass(rng: np.random.Generator, **kind: Any) -> Inputs:
-    config = replace(drawn_config(int(rng.choice([2, 3]))), **kind)
+    config = replace(drawn_config(rng), **kind)
     return {
         "weights": DrawnWeights(**vars(random_weights(config, rng, np.float64))),
         "config": config,

@@ -10,7 +10,7 @@ import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.matmul import QUOTIENT, as_float
-from grader.checks.roofline.passes import LLAMA, QWEN, head, per_key
+from grader.checks.roofline.passes import EXPERTS, LLAMA, QWEN, head, per_key
 from grader.checks.roofline.sizes import draw_config
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
@@ -84,6 +84,7 @@ STEP_BYTES = Exercise(
             bytes_per_weight=0.5,
         ),
         given("float32", config=QWEN, n_cached=100, n_sequences=3, bytes_per_number=4),
+        given("experts", config=EXPERTS, n_cached=100, n_sequences=3, bytes_per_number=2),
         given(
             "half a byte in all that is read: one weight of 4 bits is too many for a whole number",
             config=ODD, n_cached=0, n_sequences=1, bytes_per_number=2, bytes_per_weight=0.5,
