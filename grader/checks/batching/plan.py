@@ -283,7 +283,8 @@ def _planner(
 
 
 def _plan_without_stop(self):
-    work, n_left, n_waiting = [], self.token_budget, len(self.waiting)
+    work: list[Work] = []
+    n_left, n_waiting = self.token_budget, len(self.waiting)
     while len(work) < len(self.running):
         request = self.running[len(work)]
         n_tokens = min(request.n_to_compute, n_left)

@@ -267,7 +267,7 @@ def _drive_int8(answer: Any, inputs: Inputs) -> dict[str, Any]:
 
 def _sixteen(n: int = 16, kind: type = np.float64) -> Inputs:
     top = np.full((1, n), 127, np.int8)
-    one = np.ones((1, 1), kind)
+    one: np.ndarray = np.ones((1, 1), kind)
     return {"x_codes": top, "w_codes": top.T.copy(), "x_scales": one, "w_scales": one / kind(2)}
 
 
