@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from lesson_text import methods_to_write
 from tqdm import tqdm
 
 from grader.judging import judge, registry
@@ -218,24 +219,31 @@ def constant_changes(
                 yield f"{name} ignored: always {value!r}", [new, *body]
 
 
-def functions_of(tree: ast.AST, method: str) -> list[ast.FunctionDef]:
-    """The functions of a reference; of a class the method that is to be written."""
+def to_write(exercise: Exercise) -> list[str]:
+    """The methods of a class that a learner writes; of a function the empty name: all of it."""
+    part = exercise.id.partition(".")[2]
+    whole_class = isinstance(exercise.reference, type) and not part
+    return methods_to_write(exercise.lesson, exercise.name) if whole_class else [part]
+
+
+def functions_of(tree: ast.AST, methods: list[str]) -> list[ast.FunctionDef]:
+    """The functions of a reference; of a class the methods that are to be written."""
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    return [node for node in found if not method or node.name == method]
+    return [node for node in found if methods == [""] or node.name in methods]
 
 
 def mutants(exercise: Exercise) -> Iterator[tuple[str, Any]]:
     """Each mutant of an exercise's reference: what was changed, in words, and the answer."""
     reference = inspect.unwrap(exercise.reference)
     tree = ast.parse(textwrap.dedent(inspect.getsource(reference)))
-    whole, _, method = exercise.id.partition(".")
+    methods = to_write(exercise)
 
     def answer() -> Any:
         names = dict(vars(sys.modules[reference.__module__]))
         exec(compile(ast.fix_missing_locations(tree), "mutant", "exec", ANNOTATIONS), names)
-        return names[whole]
+        return names[exercise.name]
 
-    for function in functions_of(tree, method):
+    for function in functions_of(tree, methods):
         held, seen = function.body, set()
         for changes in (function_changes(function), constant_changes(exercise, function)):
             for what, statements in changes:
@@ -245,7 +253,8 @@ def mutants(exercise: Exercise) -> Iterator[tuple[str, Any]]:
                     function.body = held
                     seen.add(what)
                     yield f"{function.name}: {what}", mutant
-    for parent, field, index in [*places(tree.body[0], method)]:
+    found = [place for method in methods for place in places(tree.body[0], method)]
+    for parent, field, index in found:
         held = getattr(parent, field)
         node = held if index is None else held[index]
         for other in variants(node):

@@ -231,6 +231,9 @@ OBSTACLE = Exercise(
         "tpot at the end of the answer: the mean context is asked": _obstacle(
             tpot=lambda d, p, o: max(pass_seconds(d, 1, p + o))
         ),
+        "tpot with nothing cached: a step reads the context too": _obstacle(
+            tpot=lambda d, p, o: max(pass_seconds(d, 1, 0))
+        ),
         "exactly the limit is refused: it is allowed": _obstacle(over=lambda t, limit: t >= limit),
         "limits in milliseconds: they are in seconds": _obstacle(
             over=lambda t, limit: 1e3 * t > limit

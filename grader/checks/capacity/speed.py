@@ -182,6 +182,9 @@ STEADY = Exercise(
         "with overlap the prefills hide wholly: their computing does not vanish": _tpot(
             mixed=lambda step, prefill, r: max(*step, r * prefill[1])
         ),
+        "with overlap the longer of the step and the prefills: their computing is added up": _tpot(
+            mixed=lambda step, prefill, r: max(max(step), r * max(prefill))
+        ),
         "with overlap the longer of a prefill's two: only its computing is paid for": _tpot(
             mixed=lambda step, prefill, r: max(step[0], step[1] + r * max(prefill))
         ),

@@ -192,6 +192,12 @@ def _own_maximum(row_max, row_sum, acc, scores, v):
     return np.maximum(row_max, mine), row_sum + weights.sum(-1), acc + weights @ v
 
 
+def _divides_each_time(row_max, row_sum, acc, scores, v):
+    """Right in the last block alone: what is divided once is rescaled and divided again."""
+    row_max, row_sum, acc = online_update(row_max, row_sum, acc, scores, v)
+    return row_max, row_sum, acc / np.where(row_sum == 0, 1, row_sum)[:, None]
+
+
 def _loads_q_again(memory, block_q, block_k, causal=True):
     (n_heads, T, _), _ = memory.shape("q"), memory.shape("k")
     S = memory.shape("k")[1]
@@ -354,6 +360,9 @@ TILED = Exercise(
         "an error in a score counts in proportion to the scores",
     ),
     wrong={
+        "divided by row_sum after every block: divide once, when all blocks are in": _tiled(
+            update=_divides_each_time, finish=lambda acc, total: acc
+        ),
         "wrong corner of the mask: query t sees the keys up to S - T + t, not up to t": (
             _tiled(positions=lambda start, end, T, S: np.arange(start, end))
         ),

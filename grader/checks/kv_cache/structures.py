@@ -268,6 +268,12 @@ def _appender(start=None, store=None, result=None, check=True, length=None, room
     return with_method(append=append)
 
 
+def _append_sets_all(self, layer, k, v):
+    both = KVCache.append(self, layer, k, v)
+    self.lengths = [self.lengths[layer]] * len(self.lengths)
+    return both
+
+
 def _append_reserves_first(self, layer, k, v):
     self.reserve(self.lengths[layer] + k.shape[2])
     return KVCache.append(self, layer, k, v)
@@ -349,6 +355,9 @@ APPEND = Exercise(
         ),
         "the length grows by 1, however many tokens came": _appender(
             length=lambda self, layer, end: self.lengths[layer] + 1
+        ),
+        "the lengths of all layers are set: only this one has the new tokens": with_method(
+            append=_append_sets_all
         ),
         "the length is never updated": _appender(length=lambda self, layer, end: 0),
         "the keys are stored as values too": _appender(store=lambda k, v: (k, k)),

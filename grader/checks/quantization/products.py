@@ -116,6 +116,16 @@ def _product_mean_scale(memory, group):
     memory.store("y", total * memory.load("scales").mean(axis=0))
 
 
+def _product_scaled_once(memory, group):
+    """All codes are multiplied and summed; the last group's scales stand outside the sum."""
+    total, scales = np.zeros(memory.shape("y")), None
+    for g in range(memory.shape("scales")[0]):
+        codes = unpack_nibbles(memory.load("packed", slice(g * group // 2, (g + 1) * group // 2)))
+        scales = memory.load("scales", g)
+        total += memory.load("x", slice(None), slice(g * group, (g + 1) * group)) @ codes
+    memory.store("y", total * scales)
+
+
 def _product_rescaled(memory, group):
     """Each group's sum of codes is scaled, not each weight."""
     x = memory.load("x")
@@ -194,6 +204,9 @@ MATMUL_PACKED = Exercise(
         "y is stored after every group: sum up first, store once": _group_product(finish="always"),
         "only the last group is in y: the groups' products must be added": _group_product(
             finish="last"
+        ),
+        "the sum over all groups is scaled once, by the last group's scales: scale each group's": (
+            _product_scaled_once
         ),
         "the mean of a column's scales at the end: group scales do not stand outside the sum": (
             _product_mean_scale

@@ -259,8 +259,8 @@ GROUPS = Exercise(
         "group.",
     ),
     cases=(
-        given("the example of the statement", w=np.array([[1.0], [2], [10], [20]]), group=2),
         given("8 by 8, a large column, a large row, zeros", w=_group_matrix(), group=4),
+        given("the example of the statement", w=np.array([[1.0], [2], [10], [20]]), group=2),
         given("one group: the whole column", w=_group_matrix(), group=8, bits=8),
         given("float32", w=_group_matrix().astype(np.float32), group=2, bits=8),
         given("d_in is no multiple of the group", w=np.ones((10, 4)), group=4),
