@@ -43,7 +43,9 @@ def quantize_absmax(
     top = 2 ** (bits - 1) - 1
     largest = np.abs(w).max(axis=axis, keepdims=True)
     scales = np.where(largest == 0, 1, largest / top).astype(w.dtype)
-    return np.round(w / scales).astype(np.int8), scales
+    # Tiny numbers in float16: the step is rounded to few digits, so that codes must be cut at top.
+    scales = np.maximum(scales, np.finfo(w.dtype).smallest_subnormal)
+    return np.clip(np.round(w / scales), -top, top).astype(np.int8), scales
 
 
 def dequantize(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | int = 0) -> np.ndarray:
@@ -94,7 +96,8 @@ def quantize_asymmetric(
     low = np.minimum(w.min(axis=axis, keepdims=True), 0)
     high = np.maximum(w.max(axis=axis, keepdims=True), 0)
     scales = np.where(high == low, 1, (high - low) / top).astype(w.dtype)
-    zeros = np.round(-low / scales)
+    scales = np.maximum(scales, np.finfo(w.dtype).smallest_subnormal)
+    zeros = np.clip(np.round(-low / scales), 0, top)
     codes = np.clip(np.round(w / scales) + zeros, 0, top)
     return codes.astype(np.uint8), scales, zeros.astype(np.uint8)
 
@@ -190,7 +193,7 @@ def matmul_int8(
     Example: x_codes [[127, 127]], w_codes [[127], [127]], scales 0.5 and 2 -> [[32258.0]].
     """
     total = x_codes.astype(np.int32) @ w_codes.astype(np.int32)  # (T, d_out)
-    return total * x_scales * w_scales
+    return (total * x_scales * w_scales).astype(x_scales.dtype)
 
 
 def migrate_outliers(

@@ -442,3 +442,27 @@ def test_quantized_generation_runs_from_the_command_line_on_a_trained_model(caps
         texts[dtype] = seen.out
     assert texts["int8"] == texts["float32"]
     assert "lord" in texts["int4"]
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-5, 1e-6, 2e-7])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_tiny_float16_numbers_keep_their_sign_and_most_of_their_size(size, sign):
+    row = np.array([[sign * size, -sign * size / 2, 0]], np.float16)
+    codes, scales = quantize_absmax(row, axis=1)
+    assert scales.dtype == np.float16
+    assert codes[0, 0] * sign > 0
+    assert codes[0, 2] == 0
+    restored = codes.astype(float) * scales.astype(float)
+    assert np.abs(restored - row).max() < 0.3 * size  # the type has a digit or two there
+    codes, scales, zeros = quantize_asymmetric(row, axis=1)
+    restored = scales.astype(float) * (codes.astype(float) - zeros)
+    assert np.abs(restored - row).max() < 0.5 * size
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_an_int8_product_has_the_number_type_of_its_scales(kind):
+    x, w = np.full((2, 300), 127, np.int8), np.full((300, 1), -127, np.int8)
+    y = matmul_int8(x, w, np.full((2, 1), 0.01, kind), np.full((1, 1), 0.5, kind))
+    assert y.dtype == kind
+    exact = -300 * 127 * 127 * float(kind(0.01)) * 0.5
+    assert np.allclose(y.astype(float), exact, rtol=float(np.finfo(kind).eps))

@@ -85,7 +85,10 @@ def requests(inputs: Inputs) -> Iterator[tuple[int, Request]]:
 
 
 def play(scheduler: Any, inputs: Inputs) -> dict[str, Any]:
-    """Serve a whole trace: what is planned in each step, and the state after it."""
+    """Serve a whole trace: what is planned in each step, and the state after it.
+
+    inputs["fork_after"], if it is there: the step after which the last request gets a twin.
+    """
     left = list(requests(inputs))
     seen: dict[str, Any] = {}
     for step in range(MAX_STEPS):
@@ -100,6 +103,8 @@ def play(scheduler: Any, inputs: Inputs) -> dict[str, Any]:
         if not isinstance(work, (list, tuple)):
             return seen
         carry_out(scheduler, work)
+        if step == inputs.get("fork_after"):
+            scheduler.fork(scheduler.running[-1], "twin")
         seen[f"step {step}, done: the holders"] = sound(scheduler.allocator, scheduler.holders())
     return {**seen, "steps in all": f"not done after {MAX_STEPS}"}
 

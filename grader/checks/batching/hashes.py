@@ -31,6 +31,7 @@ def _drive_hashes(answer: Any, inputs: Inputs) -> dict[str, Any]:
         "another first token": answer(other, size, salt),
         "one token more": answer([*tokens, 7], size, salt),
         "another salt": answer(list(tokens), size, salt + "x"),
+        "no salt named": answer(list(tokens), size),
     }
     mine = named["this prompt"]
     seen: dict[str, Any] = {f"number of names, {k}": len(v) for k, v in named.items()}

@@ -282,6 +282,20 @@ def _planner(
     return scheduler_with(plan=plan)
 
 
+def _plan_without_stop(self):
+    work: list[Work] = []
+    n_left, n_waiting = self.token_budget, len(self.waiting)
+    while len(work) < len(self.running):
+        request = self.running[len(work)]
+        n_tokens = min(request.n_to_compute, n_left)
+        if self.reserve(request, n_tokens):
+            work.append(Work(request, request.n_computed, n_tokens))
+            n_left -= n_tokens
+        else:
+            self.preempt(self.running[-1])
+    return work + (self.admit(n_left) if len(self.waiting) == n_waiting else [])
+
+
 def _plan_in_sets(self):
     """The planned ones in a dictionary, the order restored at the end."""
     planned: dict[str, Work] = {}
@@ -349,6 +363,8 @@ PLAN = Exercise(
             (0, 8, 7, 0), (0, 7, 6, 1), n_pages=6, max_running=2)),
         Case("one request alone needs all pages", lambda: trace(
             (0, 9, 8, 0), (1, 9, 8, 1), n_pages=4)),
+        Case("a half-read prompt gets a twin: the budget ends before it", lambda: trace(
+            (0, 20, 3, 0), token_budget=6, n_pages=20, fork_after=0)),
     ),
     draw=draw_trace,
     n_draws=6,
@@ -391,6 +407,9 @@ PLAN = Exercise(
         ),
         "those who came last get their tokens first": _planner(order=lambda r: list(r)[::-1]),
         "the budget is not used up: what is planned must be taken off": _planner(spend=False),
+        "a request for which nothing of the budget is left is planned with 0 tokens: stop there": (
+            scheduler_with(plan=_plan_without_stop)
+        ),
         "nothing is returned": _planner(result=lambda work: None),
     },
     right={

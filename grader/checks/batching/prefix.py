@@ -59,7 +59,7 @@ class Filled:
 
 
 def _drive_lookup(answer: type, inputs: Inputs) -> dict[str, Any]:
-    """Prompts that share much, little or nothing with what is known."""
+    """Prompts that share much, little or nothing with what is known; in the end one with a gap."""
     f = Filled(only("lookup", answer, PrefixCache), inputs)
     f.fill()
     n, long = f.size, f.long
@@ -73,10 +73,18 @@ def _drive_lookup(answer: type, inputs: Inputs) -> dict[str, Any]:
         "one token": long[:1],
         "nothing known": [888] * (2 * n),
     }
+    gaps = {
+        "its second page is forgotten": page_hashes(long, n, "s")[1],
+        "its first page is forgotten": page_hashes(f.other, n, "s")[0],
+    }
+    asked["its second page is forgotten"] = [*long, 1]
+    asked["its first page is forgotten"] = [*f.other, 1]
     seen: dict[str, Any] = {}
     names = [x for text in (long, f.forked, f.other) for x in page_hashes(text, n, "s")]
     where = {f.cache.pages[x]: i for i, x in reversed(list(enumerate(names)))}
     for name, tokens in asked.items():
+        if name in gaps:
+            f.allocator.release(f.cache.pages.pop(gaps[name]))
         found = f.cache.lookup(list(tokens))
         if not isinstance(found, list):
             return {**seen, f"{name}: found": found}
@@ -115,6 +123,22 @@ def _lookup(
         return found
 
     return type("PrefixCache", (PrefixCache,), {"lookup": lookup})
+
+
+def _known_names(names, found):
+    """The names to touch where a gap was skipped; the caller leaves out those that are gone."""
+    return names[: len(found) + 1] if found else []
+
+
+def _lookup_from_behind(self, tokens):
+    names = page_hashes(tokens, self.page_size, self.salt)[: (len(tokens) - 1) // self.page_size]
+    known = [i for i, name in enumerate(names) if name in self.pages]
+    names = names[: known[-1] + 1] if known else []
+    found = [self.pages[name] for name in names if name in self.pages]
+    for page in found:
+        self.allocator.share(page)
+    self.touch([name for name in names if name in self.pages])
+    return found
 
 
 def _lookup_takes_out(self, tokens):
@@ -205,12 +229,10 @@ LOOKUP = Exercise(
             most=lambda n, size: n // size
         ),
         "goes on behind a page that is not known: keys depend on all that came before": _lookup(
-            gaps=True,
-            names_of=lambda self, tokens: [
-                next((x for x in self.pages if x == name), name)
-                for name in page_hashes(tokens, self.page_size, self.salt)
-            ],
-            most=lambda n, size: max(0, (n - 1) // size - 1),
+            gaps=True, touch=_known_names
+        ),
+        "looks from the end for the last page that is known: one before it may be forgotten": (
+            _cache_with(lookup=_lookup_from_behind)
         ),
         "the pages found are not shared: they may be evicted while they are read": _lookup(
             share=False

@@ -56,6 +56,11 @@ def _drive_reserve(answer: Any, inputs: Inputs) -> dict[str, Any]:
         seen[f"{what}: n_computed"] = who.n_computed
         seen[f"{what}: the holders"] = sound(scheduler.allocator, scheduler.holders())
 
+    newcomer = Request("newcomer", [1] * (2 * size + 1), 5)
+    scheduler.running.append(newcomer)
+    scheduler.find_prefix(newcomer)
+    ask("two full pages came from the prefix cache, one token is written", newcomer, 1)
+    scheduler.finish(newcomer)
     ask("a prompt of two pages and a token", request, 2 * size + 1)
     early = Scheduler.fork(scheduler, request, "early")
     ask("a twin writes into three shared pages", early, 2 * size + 1)
@@ -189,6 +194,12 @@ def _reserve_owns_at_once(self, request, n_tokens):
     return True
 
 
+def _reserve_room_once(self, request, n_tokens):
+    """Makes room before the loop, for one page of several."""
+    self.make_room()
+    return _reserver(room=False).reserve(self, request, n_tokens)
+
+
 def _reserve_clears_cache(self, request, n_tokens):
     while self.prefix_cache.evict():
         pass
@@ -264,6 +275,8 @@ RESERVE = Exercise(
         ),
         "all pages from the first one on are made its own: a shared past may stay shared":
             _reserver(first=lambda n, size: 0),
+        "the page before the new tokens is made its own: where that page is full, nothing is "
+        "written into it": _reserver(first=lambda n, size: max(0, n - 1) // size),
         "rounded down: the last, partly filled page is missing": _reserver(
             last=lambda n, more, size: (n + more) // size
         ),
@@ -275,6 +288,9 @@ RESERVE = Exercise(
         ),
         "make_room is not called: pages that only the prefix cache holds could be had": _reserver(
             room=False
+        ),
+        "room is made once, before the loop: each page may need it": scheduler_with(
+            reserve=_reserve_room_once
         ),
         "no room is made before a copy: own_page may need a page as well": scheduler_with(
             reserve=_reserve_owns_at_once

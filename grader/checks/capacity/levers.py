@@ -95,6 +95,13 @@ LEVER = Exercise(
             n_sequences=310,
         ),
         given(
+            "FP8 cache, back to 16 bits",
+            before=replace(SEVENTY, bytes_per_number=1),
+            after=SEVENTY,
+            n_tokens=1500,
+            n_sequences=310,
+        ),
+        given(
             "FP8 cache",
             before=SEVENTY,
             after=replace(SEVENTY, bytes_per_number=1),

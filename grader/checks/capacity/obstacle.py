@@ -11,7 +11,7 @@ import numpy as np
 from grader.checks.capacity.drawn import EIGHT, SEVENTY, draw_deployment
 from grader.checks.capacity.lesson import LESSON
 from grader.judging.exercise import Exercise, Inputs, given
-from inferlab.cache_sizes import cache_bytes_per_device
+from inferlab.cache_sizes import cache_bytes, cache_bytes_per_device
 from inferlab.capacity import cache_room_bytes, pass_seconds, sequences_that_fit, steady_tpot_s
 from inferlab.planner import first_obstacle
 
@@ -58,6 +58,11 @@ def _obstacle(
 
 _ASK = {"deployment": SEVENTY, "n_prompt": 1024, "n_output": 500}
 _BARELY = replace(EIGHT, memory_bytes=EIGHT.config.n_params * 2 / 0.9 + 2e8)  # 180 MB of room
+_EIGHTY_PAGES = replace(  # room for one sequence of 1,280 tokens, and for half a page more
+    EIGHT,
+    headroom=0.0,
+    memory_bytes=2 * EIGHT.config.n_params + cache_bytes(EIGHT.config, 1288),
+)
 _SLUGGISH = replace(EIGHT, peak_flops_per_s=1e12)
 
 OBSTACLE = Exercise(
@@ -114,6 +119,22 @@ OBSTACLE = Exercise(
             deployment=_BARELY,
             n_prompt=1000,
             n_output=370,
+            ttft_limit_s=9.0,
+            tpot_limit_s=9.0,
+        ),
+        given(
+            "prompt and answer pass the last full page by one token",
+            deployment=_EIGHTY_PAGES,
+            n_prompt=1000,
+            n_output=281,
+            ttft_limit_s=9.0,
+            tpot_limit_s=9.0,
+        ),
+        given(
+            "prompt and answer fill the last page",
+            deployment=_EIGHTY_PAGES,
+            n_prompt=1000,
+            n_output=280,
             ttft_limit_s=9.0,
             tpot_limit_s=9.0,
         ),
@@ -182,6 +203,9 @@ OBSTACLE = Exercise(
         "ttft from a decode step, or from reading: a long prefill computes": _obstacle(
             ttft=lambda d, p, o: max(pass_seconds(d, 1, p))
         ),
+        "the last token of the answer is left out: prompt and answer must fit, all of them": (
+            _obstacle(fits=lambda d, p, o: sequences_that_fit(d, p + o - 1) >= 1)
+        ),
         "pages of one token: the pages have 16": _obstacle(
             fits=lambda d, p, o: sequences_that_fit(d, p + o, 1) >= 1
         ),
@@ -206,6 +230,9 @@ OBSTACLE = Exercise(
         ),
         "tpot at the end of the answer: the mean context is asked": _obstacle(
             tpot=lambda d, p, o: max(pass_seconds(d, 1, p + o))
+        ),
+        "tpot with nothing cached: a step reads the context too": _obstacle(
+            tpot=lambda d, p, o: max(pass_seconds(d, 1, 0))
         ),
         "exactly the limit is refused: it is allowed": _obstacle(over=lambda t, limit: t >= limit),
         "limits in milliseconds: they are in seconds": _obstacle(

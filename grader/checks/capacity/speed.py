@@ -182,6 +182,9 @@ STEADY = Exercise(
         "with overlap the prefills hide wholly: their computing does not vanish": _tpot(
             mixed=lambda step, prefill, r: max(*step, r * prefill[1])
         ),
+        "with overlap the longer of the step and the prefills: their computing is added up": _tpot(
+            mixed=lambda step, prefill, r: max(max(step), r * max(prefill))
+        ),
         "with overlap the longer of a prefill's two: only its computing is paid for": _tpot(
             mixed=lambda step, prefill, r: max(step[0], step[1] + r * max(prefill))
         ),
@@ -327,6 +330,13 @@ USERS = Exercise(
             n_output=500,
             tpot_limit_s=steady_tpot_s(SLOW, 1024, 500, 100),
         ),
+        given(
+            "a token more than 95 full pages each, and memory decides",
+            deployment=SEVENTY,
+            n_prompt=1024,
+            n_output=497,
+            tpot_limit_s=9.0,
+        ),
     ),
     draw=_draw_users,
     n_draws=8,
@@ -352,6 +362,9 @@ USERS = Exercise(
         ),
         "half of the answer must fit: in the end all of it is kept": _users(
             fits=lambda d, p, o: sequences_that_fit(d, p + o // 2)
+        ),
+        "the last token of each answer is left out: prompt and answer must fit, all of them": (
+            _users(fits=lambda d, p, o: sequences_that_fit(d, p + o - 1))
         ),
         "pages of one token: the pages have 16": _users(
             fits=lambda d, p, o: sequences_that_fit(d, p + o, 1)

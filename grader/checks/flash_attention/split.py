@@ -43,9 +43,28 @@ def _wrong_sum(*lengths: int) -> Inputs:
     return {**_split_inputs(5, (4, 4, 2)), "split_lengths": lengths}
 
 
-def _split_memory(inputs: Inputs) -> CountedMemory:
+class SplitMemory(CountedMemory):
+    """Remembers which keys and values each load brought."""
+
+    def __init__(self, **arrays: np.ndarray) -> None:
+        super().__init__(**arrays)
+        self.brought: list[np.ndarray] = []
+
+    def load(self, name: str, *index: Any) -> np.ndarray:
+        if name in ("k", "v"):
+            places = np.arange(self.shape("k")[1])
+            self.brought.append(np.atleast_1d(places[index[1]] if len(index) > 1 else places))
+        return super().load(name, *index)
+
+    def crosses(self, split_lengths: Any) -> bool:
+        """Whether a load reached over the end of a split."""
+        split_of = np.repeat(np.arange(len(split_lengths)), split_lengths)
+        return any(len(set(split_of[places].tolist())) > 1 for places in self.brought)
+
+
+def _split_memory(inputs: Inputs) -> SplitMemory:
     arrays = {name: inputs[name] for name in "qkv"}
-    return CountedMemory(**arrays, out=np.full_like(inputs["q"], np.nan))
+    return SplitMemory(**arrays, out=np.full_like(inputs["q"], np.nan))
 
 
 def split_limit_bytes(inputs: Inputs) -> int:
@@ -67,6 +86,7 @@ def _drive_split(answer: Any, inputs: Inputs) -> Any:
     if sum(lengths) != memory.shape("k")[1]:
         return {"lengths that do not add up to S are refused with": None}
     seen = dict(counts(memory, "out"))
+    seen["a load reaches over the end of a split"] = memory.crosses(lengths)
     if inputs["watched"]:
         memory = _split_memory(inputs)
         with memory.watching():
@@ -239,6 +259,10 @@ SPLIT = Exercise(
             start=lambda lengths, i: i * (sum(lengths) // len(lengths)),
         ),
         "the last split is left out": _without_last,
+        "split_lengths is ignored, and blocks of one size are read: the splits are given": _split(
+            lengths_of=lambda lengths, S: [min(3, S - start) for start in range(0, S, 3)],
+            start=lambda lengths, i: 3 * i,
+        ),
         "starts from lse 0: an empty result that has weight; start from -inf": _split(
             first_lse=0.0
         ),

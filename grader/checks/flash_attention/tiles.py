@@ -77,7 +77,9 @@ def _memory(inputs: Inputs) -> CountedMemory:
 
 def _drive_attention(answer: Any, inputs: Inputs) -> dict[str, Any]:
     """The result and the traffic; where the case is `watched`, the peak of a second run too."""
-    settings = {name: inputs[name] for name in ("block_q", "block_k", "causal")}
+    settings = {name: inputs[name] for name in ("block_q", "block_k")}
+    if not inputs["causal"]:  # True is the default
+        settings["causal"] = False
     memory = _memory(inputs)
     answer(memory, **settings)
     seen = dict(counts(memory, "out"))
@@ -188,6 +190,12 @@ def _own_maximum(row_max, row_sum, acc, scores, v):
     mine = scores.max(-1)
     weights = np.exp(scores - np.where(np.isneginf(mine), 0, mine)[:, None])
     return np.maximum(row_max, mine), row_sum + weights.sum(-1), acc + weights @ v
+
+
+def _divides_each_time(row_max, row_sum, acc, scores, v):
+    """Right in the last block alone: what is divided once is rescaled and divided again."""
+    row_max, row_sum, acc = online_update(row_max, row_sum, acc, scores, v)
+    return row_max, row_sum, acc / np.where(row_sum == 0, 1, row_sum)[:, None]
 
 
 def _loads_q_again(memory, block_q, block_k, causal=True):
@@ -352,6 +360,9 @@ TILED = Exercise(
         "an error in a score counts in proportion to the scores",
     ),
     wrong={
+        "divided by row_sum after every block: divide once, when all blocks are in": _tiled(
+            update=_divides_each_time, finish=lambda acc, total: acc
+        ),
         "wrong corner of the mask: query t sees the keys up to S - T + t, not up to t": (
             _tiled(positions=lambda start, end, T, S: np.arange(start, end))
         ),

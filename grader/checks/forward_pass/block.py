@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from grader.checks.forward_pass.drawn import EXPERTS
 from grader.checks.forward_pass.lesson import LESSON
 from grader.checks.forward_pass.mixing import (
     LAYER_COMPARISON,
     draw_layer,
     drive_layer,
-    mix,
 )
-from grader.judging.exercise import Exercise
+from grader.judging.exercise import Case, Exercise, Inputs
 from inferlab import operators as ops
 from inferlab.attention import self_attention
+from inferlab.sizes import MlaConfig
 from inferlab.transformer import decoder_block
 from labkit.measure.rewire import REFERENCE
 
@@ -33,6 +34,7 @@ def _block(
     finish: Callable = lambda x, weights, config: x,
     mlp_sees: Callable = lambda x, mixed: mixed,
     hand_on: Callable = lambda cache, layer: (cache, layer),
+    layer_of: Callable = lambda layer: layer,
 ) -> Callable:
     """decoder_block with one step replaced."""
 
@@ -43,7 +45,7 @@ def _block(
         )
         mixed = add(x, normed, part)
         normed = second(mlp_sees(x, mixed), getattr(weights, gains[1]), config)
-        part = REFERENCE["feed_forward"](normed, weights, config, layer)
+        part = REFERENCE["feed_forward"](normed, weights, config, layer_of(layer))
         return finish((add_mlp or add)(mixed, normed, part), weights, config)
 
     return block
@@ -104,15 +106,32 @@ def _block_direct(x, weights, config, angles, visible, cache=None, layer=0):
 def _block_written_out(x, weights, config, angles, visible, cache=None, layer=0):
     out = x.copy()
     mean = (out**2).mean(-1, keepdims=True)
-    out += mix()(
+    out += REFERENCE["mix_tokens"](
         out / np.sqrt(mean + config.norm_eps) * weights.attention_gain,
         weights, config, angles, visible, cache, layer,
     )  # fmt: skip
     mean = (out**2).mean(-1, keepdims=True)
     normed = out / np.sqrt(mean + config.norm_eps) * weights.mlp_gain
-    gate = normed @ weights.w_gate
-    out += (gate / (1 + np.exp(-gate)) * (normed @ weights.w_up)) @ weights.w_down
-    return out
+    return np.add(REFERENCE["feed_forward"](normed, weights, config, layer=layer), out)
+
+
+def _block_in_a_loop(x, weights, config, angles, visible, cache=None, layer=0):
+    halves = (
+        (weights.attention_gain, "mix_tokens", (angles, visible, cache, layer)),
+        (weights.mlp_gain, "feed_forward", (layer,)),
+    )
+    for gain, part, more in halves:
+        x = x + REFERENCE[part](_norm(x, gain, config), weights, config, *more)
+    return x
+
+
+def _experts() -> Inputs:
+    return draw_layer(np.random.default_rng(14), **EXPERTS)
+
+
+def _latent() -> Inputs:
+    mla = MlaConfig(d_latent=6, d_nope=2, d_rope=2, d_value=3)
+    return draw_layer(np.random.default_rng(15), n_kv_heads=6, mla=mla)
 
 
 DECODER_BLOCK = Exercise(
@@ -131,9 +150,20 @@ DECODER_BLOCK = Exercise(
         "The second half is the same with weights.mlp_gain and feed_forward(normed, weights, "
         "config, layer), on the new x.",
     ),
+    cases=(
+        Case("experts in this layer, behind a plain one", _experts),
+        Case("latent attention", _latent),
+    ),
     draw=draw_layer,
+    n_draws=3,
     comparison=LAYER_COMPARISON,
     wrong={
+        "the parts of a Llama by name: mix_tokens and feed_forward know which ones the model has": (
+            _block_direct
+        ),
+        "the number of the layer is not handed to feed_forward: it decides who has experts": (
+            _block(layer_of=lambda layer: 0)
+        ),
         "the input is not added to what attention gives": _block(
             add=lambda x, normed, part: part, add_mlp=lambda x, normed, part: x + part
         ),
@@ -183,8 +213,8 @@ DECODER_BLOCK = Exercise(
         "it changes its input x in place; work on a copy": _block_in_place,
     },
     right={
-        "the parts of a Llama by name": _block_direct,
-        "norms and MLP written out": _block_written_out,
+        "norms written out, one sum": _block_written_out,
+        "half by half, in a loop": _block_in_a_loop,
         "the halves with names of their own": _block(),
     },
 )

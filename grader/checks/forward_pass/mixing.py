@@ -26,13 +26,13 @@ WINDOW = 4  # a token sees itself and the three before it: no plain causal mask
 
 
 def draw_layer(rng: np.random.Generator, **kind: Any) -> Inputs:
-    config = replace(drawn_config(int(rng.choice([2, 3]))), **kind)
+    config = replace(drawn_config(rng), **kind)
     T = int(rng.integers(5, 8))
     return {
         "x": rng.normal(size=(2, T, config.d_model)),
         "weights": DrawnLayer(**random_weights(config, rng, np.float64).layers[LAYER].arrays()),
         "config": config,
-        "angles": ops.rope_angles(np.arange(T), config.d_head, config.rope_theta),
+        "angles": ops.rope_angles(np.arange(T), config.d_rotated, config.rope_theta),
         "visible": ops.window_mask(T, T, WINDOW),
     }
 
@@ -42,8 +42,11 @@ def drive_layer(name: str) -> Callable[[Any, Inputs], dict[str, Any]]:
 
     def drive(answer: Any, inputs: Inputs) -> dict[str, Any]:
         run = alone(answer, name)
-        seen = {"all tokens, no cache": run(**inputs)}
         x, config = inputs["x"], inputs["config"]
+        which = {"layer": LAYER} if config.n_experts else {}
+        seen = {"all tokens, no cache": run(**inputs, **which)}
+        if config.mla is not None:  # it has a cache of another kind
+            return seen
         cache = KVCache(N_LAYERS, config.n_kv_heads, config.d_head, len(x), dtype=np.float64)
         rest = {"weights": inputs["weights"], "config": config, "cache": cache, "layer": LAYER}
         for label, start, end in (("first 3", 0, 3), ("other", 3, x.shape[1])):

@@ -206,6 +206,10 @@ def _rotate_neighbours(x, angles):
     return np.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
 
 
+def _apart(x):
+    return np.concatenate([x[..., 0::2], x[..., 1::2]], axis=-1)
+
+
 def _rotate_one_by_one(x, angles):
     """Turns a in place, then makes b from the turned a."""
     x = x.copy()
@@ -287,6 +291,9 @@ ROTATE = Exercise(
     wrong={
         "pairs neighbours, 2i and 2i + 1 (GPT-J, llama.cpp); here the pair is i and i + d_head/2": (
             _rotate_neighbours
+        ),
+        "neighbours are turned, but written into the halves: each number keeps its own place": (
+            lambda x, angles: _apart(_rotate_neighbours(x, angles))
         ),
         "turns the other way: (a, b) becomes (a cos - b sin, a sin + b cos)": lambda x, angles: (
             np.concatenate(_turned(x, angles, -1.0), axis=-1)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from grader.checks.forward_pass.drawn import N_LAYERS, DrawnWeights, drawn_config
+from grader.checks.forward_pass.drawn import (
+    EXPERTS,
+    N_LAYERS,
+    STRETCHED,
+    DrawnWeights,
+    drawn_config,
+)
 from grader.checks.forward_pass.lesson import LESSON
 from grader.judging.compare import Comparison, Raised, raised
 from grader.judging.exercise import Case, Exercise, Inputs
@@ -19,8 +26,8 @@ from inferlab.weights import random_weights
 from labkit.measure.rewire import REFERENCE, alone
 
 
-def _draw_pass(rng: np.random.Generator) -> Inputs:
-    config = drawn_config(int(rng.choice([2, 3])))
+def _draw_pass(rng: np.random.Generator, **kind: Any) -> Inputs:
+    config = replace(drawn_config(rng), **kind)
     return {
         "weights": DrawnWeights(**vars(random_weights(config, rng, np.float64))),
         "config": config,
@@ -30,6 +37,11 @@ def _draw_pass(rng: np.random.Generator) -> Inputs:
 
 def _no_cache() -> Inputs:
     return _draw_pass(np.random.default_rng(12)) | {"with_cache": False}
+
+
+def _of_kind(**kind: Any) -> Inputs:
+    """A model with a joint that is not a plain Llama's."""
+    return _draw_pass(np.random.default_rng(13), **kind)
 
 
 def _drive_pass(answer: Any, inputs: Inputs) -> dict[str, Any]:
@@ -71,7 +83,8 @@ def _refusal(action: Callable[[], Any]) -> str | None:
 def _pass(
     embed: Callable = lambda weights, config, tokens: weights.embedding[tokens],
     positions: Callable = lambda n_cached, S: np.arange(n_cached, S),
-    see: Callable = lambda T, S, config: ops.causal_mask(T, S),
+    turn: Callable = REFERENCE["position_angles"],
+    see: Callable = REFERENCE["visible_keys"],
     layers: Callable = lambda weights: enumerate(weights.layers),
     hand_on: Callable = lambda cache, layer: (cache, layer),
     norm: Callable = lambda x, weights, config: ops.rms_norm(
@@ -90,7 +103,7 @@ def _pass(
             tokens = REFERENCE["check_tokens"](tokens, config, counted(n_cached))
         T = tokens.shape[1]
         S = n_cached + T
-        angles = ops.rope_angles(positions(n_cached, S), config.d_head, config.rope_theta)
+        angles = turn(positions(n_cached, S), config)
         x = embed(weights, config, tokens)
         for layer, layer_weights in layers(weights):
             x = decoder_block(
@@ -103,11 +116,11 @@ def _pass(
 
 
 def _pass_torch(weights, config, tokens, cache=None, last_only=False):
-    """PyTorch's own norm, attention and silu, RoPE by complex numbers; the cache by our blocks."""
+    """PyTorch's own norm, attention and silu, RoPE by complex numbers: a Llama without a cache."""
     import torch
     from torch.nn import functional
 
-    if cache is not None:
+    if cache is not None or config.sliding_window or config.rope_scaling or config.n_experts:
         return _pass()(weights, config, tokens, cache, last_only)
     tokens = REFERENCE["check_tokens"](tokens, config)
     t, half = torch.from_numpy, config.d_head // 2
@@ -171,7 +184,12 @@ FORWARD = Exercise(
         "if last_only: x = x[:, -1:]. Then project(rms_norm(x, weights.final_gain, "
         "config.norm_eps), weights.head). n_cached = 0 if cache is None else cache.n_tokens.",
     ),
-    cases=(Case("no cache", _no_cache),),
+    cases=(
+        Case("no cache", _no_cache),
+        Case("a window of 4 tokens", lambda: _of_kind(sliding_window=4)),
+        Case("stretched RoPE", lambda: _of_kind(rope_scaling=STRETCHED)),
+        Case("one plain layer, then experts", lambda: _of_kind(**EXPERTS)),
+    ),
     draw=_draw_pass,
     n_draws=3,
     comparison=Comparison(
@@ -195,6 +213,14 @@ FORWARD = Exercise(
         ),
         "the positions are counted from 1; the first token stands at 0": _pass(
             positions=lambda n_cached, S: np.arange(n_cached, S) + 1
+        ),
+        "a causal mask, whatever the model: visible_keys knows of its window": _pass(
+            see=lambda T, S, config: ops.causal_mask(T, S)
+        ),
+        "rope_angles, whatever the model: position_angles knows of its stretched RoPE": _pass(
+            turn=lambda positions, config: ops.rope_angles(
+                positions, config.d_head, config.rope_theta
+            )
         ),
         "every query sees every key: no causal mask": _pass(
             see=lambda T, S, config: np.ones((T, S), bool)

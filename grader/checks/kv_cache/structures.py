@@ -90,7 +90,7 @@ def _drive_reserve(answer: type, inputs: Inputs) -> dict[str, Any]:
     before = cache.keys
     cache.reserve(3)
     seen["capacity 3, 3 tokens fit: the array is kept"] = cache.keys is before
-    for n in (6, 20):
+    for n in (4, 12, 40):  # between two doublings, exactly one, more than one
         cache.reserve(n)
         seen[f"capacity after reserve({n})"] = cache.capacity
         seen[f"values have room for, after reserve({n})"] = cache.values.shape[3]
@@ -177,6 +177,14 @@ RESERVE = Exercise(
         "doubles once only, which is not always enough": with_method(
             reserve=_regrow(lambda capacity, n: capacity * 2 if n > capacity else capacity)
         ),
+        "the larger of twice the capacity and what is needed: double until they fit": with_method(
+            reserve=_regrow(lambda capacity, n: max(2 * capacity, n) if n > capacity else capacity)
+        ),
+        "n_tokens on top of the capacity: it is what must fit in all": with_method(
+            reserve=_regrow(
+                lambda capacity, n: capacity if n <= capacity else _doubled(capacity, capacity + n)
+            )
+        ),
         "doubles once too often where the tokens just fit": with_method(
             reserve=_regrow(
                 lambda capacity, n: _doubled(capacity, n + 1) if n > capacity else capacity
@@ -228,7 +236,7 @@ def _drive_append(answer: type, inputs: Inputs) -> dict[str, Any]:
             copy = array.copy() if isinstance(array, np.ndarray) else array
             seen[f"call {i}: {name} returned to layer {layer} after {T} new"] = copy
         seen[f"call {i}: capacity"] = cache.capacity
-    good = rows(9)
+    good = rows(11)  # one token more than there is room for: who makes room too early is seen
     for what, bad in {
         "one KV head in place of all": good[:, :1],
         "one sequence in place of all": good[:1],
@@ -258,6 +266,17 @@ def _appender(start=None, store=None, result=None, check=True, length=None, room
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
 
     return with_method(append=append)
+
+
+def _append_sets_all(self, layer, k, v):
+    both = KVCache.append(self, layer, k, v)
+    self.lengths = [self.lengths[layer]] * len(self.lengths)
+    return both
+
+
+def _append_reserves_first(self, layer, k, v):
+    self.reserve(self.lengths[layer] + k.shape[2])
+    return KVCache.append(self, layer, k, v)
 
 
 def _append_by_token(self, layer, k, v):
@@ -337,10 +356,16 @@ APPEND = Exercise(
         "the length grows by 1, however many tokens came": _appender(
             length=lambda self, layer, end: self.lengths[layer] + 1
         ),
+        "the lengths of all layers are set: only this one has the new tokens": with_method(
+            append=_append_sets_all
+        ),
         "the length is never updated": _appender(length=lambda self, layer, end: 0),
         "the keys are stored as values too": _appender(store=lambda k, v: (k, k)),
         "all sequences get the first one's keys and values": _appender(
             store=lambda k, v: (k[:1], v[:1])
+        ),
+        "room is made before require_fit: an append that is refused must change nothing": (
+            with_method(append=_append_reserves_first)
         ),
         "no call of require_fit: a single head is silently spread over all heads": _appender(
             check=False

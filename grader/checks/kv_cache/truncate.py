@@ -30,9 +30,11 @@ def _drive_truncate(answer: type, inputs: Inputs) -> dict[str, Any]:
     seen["truncate(7) where one layer holds 7 and two hold 6 raises"] = refused and refused.kind
     cache.truncate(6)
     seen["lengths after truncate(6)"] = list(cache.lengths)
-    if set(cache.lengths) != {6}:  # what follows would only raise
+    if cache.n_tokens >= 4:
+        cache.truncate(4)
+        seen["lengths after truncate(4)"] = list(cache.lengths)
+    if set(cache.lengths) != {4}:  # what follows would only raise
         return seen
-    cache.truncate(4)
     seen |= {"n_tokens after truncate(4)": cache.n_tokens, "n_bytes": cache.n_bytes}
     seen["capacity after truncate(4)"] = cache.capacity
     fill(cache, rows, 1)
@@ -121,6 +123,9 @@ TRUNCATE = Exercise(
         "only layer 0 is shortened": _truncater(lambda self, n: [n, *self.lengths[1:]]),
         "the slots are zeroed but the lengths stay: zeros keep getting attention": with_method(
             truncate=_truncate_zeroes
+        ),
+        "every layer loses equally many: one that is ahead keeps a tail of rejected tokens": (
+            _truncater(lambda self, n: [held - (self.n_tokens - n) for held in self.lengths])
         ),
         "keeps one token too many": _truncater(
             lambda self, n: [min(n + 1, self.n_tokens)] * len(self.lengths)

@@ -94,6 +94,8 @@ PERCENTILE = Exercise(
         given("all of them, p100", values=[3.0, 1.0, 2.0], p=100),
         given("a single value, p1", values=[7.0], p=1),
         given("a tiny percentage of many", values=[5.0, 4.0, 3.0, 2.0, 1.0] * 4, p=0.5),
+        given("1 to 100, p55: the 55th", values=[float(v) for v in range(100, 0, -1)], p=55),
+        given("1 to 1,000, p99.9", values=[float(v) for v in range(1, 1001)], p=99.9),
         given("no values", values=[], p=50),
         given("p = 0", values=[1.0, 2.0], p=0),
         given("p = -5", values=[1.0, 2.0], p=-5),
@@ -112,6 +114,11 @@ PERCENTILE = Exercise(
         ),
         "a mean of two values where the rank is a whole number: it is one of the values": (
             _by_numpy("averaged_inverted_cdf")
+        ),
+        "p / 100 * n is rounded up: 0.55 · 100 is a hair above 55 in floats; multiply first, as in "
+        "p * n / 100": _ranked(lambda n, p: math.ceil(p / 100 * n) - 1),
+        "p is cut to a whole number: p99.9 is not p99": _ranked(
+            lambda n, p: math.ceil(int(p) * n / 100) - 1
         ),
         "ranks of n + 1 values: the share is of all n": _ranked(
             lambda n, p: math.ceil(p * (n + 1) / 100) - 1
@@ -156,12 +163,12 @@ PERCENTILE = Exercise(
         ),
     },
     right={
-        "NumPy's inverted_cdf": _changed(
-            lambda values, p: np.percentile(np.asarray(values), p, method="inverted_cdf")
+        "sorted and rounded up by NumPy": _changed(
+            lambda values, p: np.sort(values)[int(np.ceil(np.multiply(p, len(values)) / 100)) - 1]
         ),
         "counting, as the definition says": _by_counting,
         "negative floor division for rounding up, in fractions": _changed(
-            lambda values, p: sorted(values)[int(-(Fraction(p) * len(values) // -100)) - 1]
+            lambda values, p: sorted(values)[int(-(Fraction(str(p)) * len(values) // -100)) - 1]
         ),
     },
 )

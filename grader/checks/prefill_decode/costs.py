@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.prefill_decode.lesson import LESSON
+from grader.checks.roofline.passes import EXPERTS
 from grader.judging.compare import Comparison
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.config import ModelConfig
@@ -142,6 +143,7 @@ FLOPS = Exercise(
     cases=(
         given("8B-style, 1,000 in, 1,001 out", config=EIGHT_B, n_prompt=1000, n_output=1001),
         given("one output token: no step", config=SMOL, n_prompt=17, n_output=1),
+        given("experts", config=EXPERTS, n_prompt=7, n_output=4),
         given("a prompt of one token, two out", config=SMOL, n_prompt=1, n_output=2),
         given("no output token is refused", config=SMOL, n_prompt=5, n_output=0),
         given("n_output -2 is refused", config=SMOL, n_prompt=5, n_output=-2),
@@ -260,6 +262,7 @@ READ = Exercise(
         given("8B-style, on top of nothing", config=EIGHT_B),
         given("8B-style, 16 users of 8,192 tokens", config=EIGHT_B, n_cached=8192, n_sequences=16),
         given("SmolLM2 in float32", config=SMOL, n_cached=100, bytes_per_number=4),
+        given("experts", config=EXPERTS, n_cached=100, n_sequences=3),
     ),
     draw=_draw_read,
     wrong={
@@ -311,9 +314,19 @@ READ = Exercise(
             weights=lambda c, b, B: _numbers_of_weights(c),
             cache=lambda c, n, b, B: kv_cache_bytes(c, n, B, 1),
         ),
+        "a dense model's matrices written out: body_params counts the experts that a token takes": (
+            _read_part_by_part
+        ),
     },
     right={
-        "matrix by matrix": _read_part_by_part,
+        "sequence by sequence": lambda config, n_cached=0, n_sequences=1, bytes_per_number=2: (
+            _numbers_of_weights(config) * bytes_per_number
+            + sum(
+                2 * config.n_layers * config.n_kv_heads * config.d_head * n_cached
+                for _ in range(n_sequences)
+            )
+            * bytes_per_number
+        ),
         "in NumPy integers": lambda config, n_cached=0, n_sequences=1, bytes_per_number=2: (
             np.int64(bytes_per_number)
             * (

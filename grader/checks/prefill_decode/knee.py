@@ -139,6 +139,9 @@ KNEE = Exercise(
         "one too few: that is the longest prompt still bound by reading": _knee(
             lambda c, bw, peak, b: prefill_knee(c, bw, peak, b) - 1
         ),
+        "one too many: the loop counts on once more after the first that is long enough": _knee(
+            lambda c, bw, peak, b: prefill_knee(c, bw, peak, b) + 1
+        ),
         "the head is computed for every token: only the last one's logits are needed": _knee(
             lambda c, bw, peak, b: _first_length(
                 lambda n: forward_flops(c, n) + (n - 1) * head_flops(c),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.checks.quantization.lesson import LESSON
+from grader.checks.quantization.lesson import LESSON, number_type
 from grader.judging.compare import Comparison
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.fp8 import FORMATS, FloatFormat, all_values, round_fp8
@@ -41,7 +41,8 @@ def _drive_fp8(answer: Any, inputs: Inputs) -> dict[str, Any]:
     seen = {form: answer(x=inputs["x"], form=form) for form in forms}
     if "form" not in inputs:
         seen["with no form named"] = answer(inputs["x"])
-    return seen
+    types = {number_type(y, inputs["x"]) for y in seen.values()}
+    return {"number type": ", ".join(sorted(types)), **seen}
 
 
 def _fp8(
@@ -105,7 +106,7 @@ def _fp8_torch(x, form="e4m3"):
 
     kind = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[form]
     largest = FORMATS[form].largest
-    return torch.tensor(np.clip(x, -largest, largest)).to(kind).double().numpy()
+    return torch.tensor(np.clip(x, -largest, largest)).to(kind).double().numpy().astype(x.dtype)
 
 
 def _fp8_ml_dtypes(x, form="e4m3"):
@@ -153,6 +154,7 @@ FP8 = Exercise(
         given("large e5m2: 57,344 is the end", x=WIDE, form="e5m2"),
         given("infinity and nan", x=np.array([[np.inf, -np.inf, np.nan, 2.0]])),
         given("float32, two axes", x=np.array([[0.3, 0.7], [-17, 300]], np.float32)),
+        given("float16", x=np.array([0.3, -17, 465, 1e-3, 6e-5], np.float16)),
         given("no such format", x=np.ones(2), form="e3m4"),
     ),
     draw=_draw_fp8,
@@ -190,6 +192,9 @@ FP8 = Exercise(
         "the logarithm is rounded to the nearest: the exponent is its floor": _fp8(
             exponent=_rounded_down
         ),
+        "float64 comes out: the result has the number type of x": lambda x, form="e4m3": round_fp8(
+            x, form
+        ).astype(float),
         "the sign is lost": lambda x, form="e4m3": np.abs(round_fp8(x, form)),
         "always e4m3: form is ignored": lambda x, form="e4m3": (
             round_fp8(x, "e4m3") if form in FORMATS else round_fp8(x, form)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.checks.quantization.lesson import LESSON
+from grader.checks.quantization.lesson import LESSON, number_type
 from grader.judging.compare import Comparison
 from grader.judging.exercise import Case, Exercise, Inputs, given
 from inferlab.counted_memory import CountedMemory
@@ -116,6 +116,16 @@ def _product_mean_scale(memory, group):
     memory.store("y", total * memory.load("scales").mean(axis=0))
 
 
+def _product_scaled_once(memory, group):
+    """All codes are multiplied and summed; the last group's scales stand outside the sum."""
+    total, scales = np.zeros(memory.shape("y")), None
+    for g in range(memory.shape("scales")[0]):
+        codes = unpack_nibbles(memory.load("packed", slice(g * group // 2, (g + 1) * group // 2)))
+        scales = memory.load("scales", g)
+        total += memory.load("x", slice(None), slice(g * group, (g + 1) * group)) @ codes
+    memory.store("y", total * scales)
+
+
 def _product_rescaled(memory, group):
     """Each group's sum of codes is scaled, not each weight."""
     x = memory.load("x")
@@ -195,6 +205,9 @@ MATMUL_PACKED = Exercise(
         "only the last group is in y: the groups' products must be added": _group_product(
             finish="last"
         ),
+        "the sum over all groups is scaled once, by the last group's scales: scale each group's": (
+            _product_scaled_once
+        ),
         "the mean of a column's scales at the end: group scales do not stand outside the sum": (
             _product_mean_scale
         ),
@@ -224,18 +237,22 @@ def _draw_int8(rng: np.random.Generator) -> Inputs:
     }
 
 
-def _int8_product(kind: Any, scale: Callable = lambda total, xs, ws: total * xs * ws) -> Callable:
+def _int8_product(
+    kind: Any, scale: Callable = lambda total, xs, ws: total * xs * ws, result: Any = None
+) -> Callable:
+    """matmul_int8, summed up in another kind of number."""
+
     def product(x_codes, w_codes, x_scales, w_scales):
         with np.errstate(over="ignore"):
             total = x_codes.astype(kind) @ w_codes.astype(kind)
-        return scale(total, x_scales, w_scales)
+        return scale(total, x_scales, w_scales).astype(result or x_scales.dtype)
 
     return product
 
 
 def _int8_einsum(x_codes, w_codes, x_scales, w_scales):
     total = np.einsum("ti,ij->tj", x_codes, w_codes, dtype=np.int64)
-    return np.outer(x_scales, w_scales) * total
+    return (np.outer(x_scales, w_scales) * total).astype(x_scales.dtype)
 
 
 def _int8_loop(x_codes, w_codes, x_scales, w_scales):
@@ -253,13 +270,18 @@ def _int8_torch(x_codes, w_codes, x_scales, w_scales):
     import torch  # takes a second, and only the tests call this
 
     total = torch.tensor(x_codes).int() @ torch.tensor(w_codes).int()
-    return total.double() * torch.tensor(x_scales) * torch.tensor(w_scales)
+    return total.to(torch.tensor(x_scales).dtype) * torch.tensor(x_scales) * torch.tensor(w_scales)
 
 
-def _sixteen(n: int = 16) -> Inputs:
+def _drive_int8(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    y = answer(**inputs)
+    return {"number type": number_type(y, inputs["x_scales"]), "y": y}
+
+
+def _sixteen(n: int = 16, kind: type = np.float64) -> Inputs:
     top = np.full((1, n), 127, np.int8)
-    one = np.ones((1, 1))
-    return {"x_codes": top, "w_codes": top.T.copy(), "x_scales": one, "w_scales": one * 0.5}
+    one: np.ndarray = np.ones((1, 1), kind)
+    return {"x_codes": top, "w_codes": top.T.copy(), "x_scales": one, "w_scales": one / kind(2)}
 
 
 MATMUL_INT8 = Exercise(
@@ -272,7 +294,8 @@ MATMUL_INT8 = Exercise(
     hints=(
         "int8 @ int8 is an int8 in NumPy, and wraps without a word. What must happen before @?",
         "x_codes.astype(np.int32) @ w_codes.astype(np.int32) holds every sum that occurs here.",
-        "Then multiply by x_scales and by w_scales: (T, 1) and (1, d_out) broadcast.",
+        "Then multiply by x_scales and by w_scales: (T, 1) and (1, d_out) broadcast. int32 times "
+        "float32 is float64 in NumPy: .astype(x_scales.dtype) at the end.",
     ),
     cases=(
         given(
@@ -284,9 +307,11 @@ MATMUL_INT8 = Exercise(
         ),
         Case("16 products of 127 * 127", _sixteen),
         Case("2,049 of them: more than 24 bits", lambda: _sixteen(2049)),
+        Case("scales in float32", lambda: _sixteen(7, np.float32)),
     ),
     draw=_draw_int8,
     n_draws=3,
+    drive=_drive_int8,
     comparison=Comparison(
         terms=lambda i: i["x_codes"].shape[1],
         why="a sum over d_in products, where it is not made of whole numbers",
@@ -301,6 +326,9 @@ MATMUL_INT8 = Exercise(
         "summed up in 16-bit floats: they end at 65,504": _int8_product(np.float16),
         "summed up in float32: above 16,777,216 it cannot hold every whole number": _int8_product(
             np.float32, lambda total, xs, ws: total.astype(float) * xs * ws
+        ),
+        "float64 comes out: the result has the number type of the scales": _int8_product(
+            np.int32, result=float
         ),
         "the activations' scales are forgotten": _int8_product(
             np.int32, lambda total, xs, ws: total * ws
@@ -325,7 +353,7 @@ MATMUL_INT8 = Exercise(
                 (x_codes.view(np.uint8).astype(np.int32) @ w_codes.view(np.uint8).astype(np.int32))
                 * x_scales
                 * w_scales
-            )
+            ).astype(x_scales.dtype)
         ),
         "the sum is cut to 127: only the inputs are 8-bit": _int8_product(
             np.int32, lambda total, xs, ws: np.clip(total, -127, 127) * xs * ws

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from grader.checks.quantization.rounding import (
     absmax_by_slices,
     outlier_matrix,
     parts,
+    three_axes,
 )
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.quantization import quantize_absmax, quantize_asymmetric, quantize_groups
@@ -35,12 +37,13 @@ def _asymmetric(
     zero: Callable = lambda low, scales: np.round(-low / scales),
     code: Callable = lambda w, scales, zeros: np.round(w / scales) + zeros,
     clip: Callable | None = lambda bits: 2**bits - 1,
+    kind: Any = None,
 ) -> Callable:
     """quantize_asymmetric with one step replaced."""
 
     def quantize(w, bits=8, axis=None):
         with np.errstate(divide="ignore", invalid="ignore"):
-            scales = guard((high(w, axis) - low(w, axis)) / top(bits))
+            scales = guard((high(w, axis) - low(w, axis)) / top(bits)).astype(kind or w.dtype)
             zeros = zero(low(w, axis), scales)
             codes = np.nan_to_num(code(w, scales, zeros))
             codes = np.clip(codes, 0, clip(bits)) if clip else codes
@@ -58,7 +61,7 @@ def _asymmetric_by_slices(w, bits=8, axis=None):
     top = 2**bits - 1
     codes = np.empty(w.shape, np.uint8)
     shape = tuple(1 if axis in (None, a) else n for a, n in enumerate(w.shape))
-    scales, zeros = np.ones(shape), np.zeros(shape, np.uint8)
+    scales, zeros = np.ones(shape, w.dtype), np.zeros(shape, np.uint8)
     for index in np.ndindex(shape):
         place = tuple(slice(None) if n == 1 else i for i, n in zip(index, shape, strict=True))
         low, high = min(0.0, float(w[place].min())), max(0.0, float(w[place].max()))
@@ -75,7 +78,7 @@ def _asymmetric_clamped_first(w, bits=8, axis=None):
     with_zero = np.concatenate([w, np.zeros_like(w)], axis=axis or 0)
     low = with_zero.min(axis=axis, keepdims=True)
     span = np.ptp(with_zero, axis=axis, keepdims=True)
-    scales = np.where(span > 0, span / top, 1.0)
+    scales = np.where(span > 0, span / top, 1.0).astype(w.dtype)
     zeros = np.rint(-low / scales).astype(np.int64)
     codes = np.minimum(np.rint(w / scales).astype(np.int64), top - zeros) + zeros
     return np.maximum(codes, 0).astype(np.uint8), scales, zeros.astype(np.uint8)
@@ -106,6 +109,8 @@ ASYMMETRIC = Exercise(
         given("zeros and an outlier, one scale a column", w=outlier_matrix(), axis=0),
         given("a slice far above 0, one scale a row", w=outlier_matrix() ** 2 + 7, axis=1),
         given("4 bits, all below 0", w=-np.abs(outlier_matrix()) - 1, bits=4, axis=0),
+        given("halves below 0 and above", w=np.array([[-15, -10.5, 11.5, 240]])),
+        given("float32, three axes", w=three_axes(), axis=2),
     ),
     draw=_draw_asymmetric,
     drive=parts("codes", "scales", "zeros"),
@@ -138,6 +143,13 @@ ASYMMETRIC = Exercise(
         "the zero is subtracted: a code is round(w / scale) + zero": _asymmetric(
             code=lambda w, scales, zeros: np.round(w / scales) - zeros
         ),
+        "the sum with the zero is rounded: round w / scale first, then add the zero": _asymmetric(
+            code=lambda w, scales, zeros: np.round(w / scales + zeros)
+        ),
+        "halves are rounded away from 0: np.round takes them to the even number": _asymmetric(
+            code=lambda w, scales, zeros: np.sign(w) * np.floor(np.abs(w / scales) + 0.5) + zeros
+        ),
+        "the scales are float64: they have the number type of w": _asymmetric(kind=float),
         "the zero point is cut off, not rounded": _asymmetric(
             zero=lambda low, scales: np.floor(-low / scales)
         ),
@@ -152,7 +164,7 @@ ASYMMETRIC = Exercise(
         ),
         "axis 0 and 1 are swapped: axis 0 reduces over the rows, and leaves one scale a column": (
             lambda w, bits=8, axis=None: quantize_asymmetric(
-                w, bits, {None: None, 0: 1, 1: 0}[axis]
+                w, bits, {None: None, 0: 1, 1: 0, 2: 2}[axis]
             )
         ),
         "bits is ignored: 255 is the top of 8 bits only": _asymmetric(top=lambda bits: 255),
@@ -226,7 +238,7 @@ def _groups_spread(w, group, bits=4):
         raise ValueError("uneven")
     top = 2 ** (bits - 1) - 1
     largest = np.maximum.reduceat(np.abs(w), np.arange(0, len(w), group), axis=0)
-    scales = largest / top + (largest == 0)
+    scales = (largest / top + (largest == 0)).astype(w.dtype)
     return np.rint(w / np.repeat(scales, group, axis=0)).astype(np.int8), scales
 
 
@@ -247,9 +259,10 @@ GROUPS = Exercise(
         "group.",
     ),
     cases=(
-        given("the example of the statement", w=np.array([[1.0], [2], [10], [20]]), group=2),
         given("8 by 8, a large column, a large row, zeros", w=_group_matrix(), group=4),
+        given("the example of the statement", w=np.array([[1.0], [2], [10], [20]]), group=2),
         given("one group: the whole column", w=_group_matrix(), group=8, bits=8),
+        given("float32", w=_group_matrix().astype(np.float32), group=2, bits=8),
         given("d_in is no multiple of the group", w=np.ones((10, 4)), group=4),
     ),
     draw=_draw_groups,

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from grader.checks.quantization.lesson import LESSON
+from grader.checks.quantization.lesson import LESSON, number_type
 from grader.judging.compare import Comparison
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.quantization import dequantize, quantize_absmax, relative_error
 
 
 def parts(*names: str) -> Callable[[Any, Inputs], dict[str, Any]]:
-    """The drive of an answer that returns several arrays: each by name, codes with their type."""
+    """The drive of an answer that returns several arrays: each by name, with its number type."""
 
     def drive(answer: Any, inputs: Inputs) -> dict[str, Any]:
         got = answer(**inputs)
@@ -25,6 +25,8 @@ def parts(*names: str) -> Callable[[Any, Inputs], dict[str, Any]]:
             if name in ("codes", "zeros"):
                 kind = getattr(value, "dtype", type(value).__name__)
                 seen[f"number type of {name}"] = str(kind).removeprefix("torch.")
+            if name == "scales":
+                seen["number type of scales"] = number_type(value, inputs["w"])
             seen[name] = value
         return seen
 
@@ -41,6 +43,12 @@ def outlier_matrix() -> np.ndarray:
     w = np.random.default_rng(3).normal(size=(9, 6))
     w[:, 2] *= 50
     w[:, 4] = w[5] = 0
+    return w
+
+
+def three_axes() -> np.ndarray:
+    w = np.random.default_rng(6).normal(size=(2, 3, 5)).astype(np.float32)
+    w[0, 1] *= 40
     return w
 
 
@@ -61,30 +69,33 @@ def _absmax(
     guard: Callable = lambda scales: np.where(scales == 0, 1, scales),
     whole: Callable = np.round,
     returned: Callable = lambda scales: scales,
+    clip: bool = True,
 ) -> Callable:
     """quantize_absmax with one step replaced."""
 
     def quantize(w, bits=8, axis=None):
         with np.errstate(divide="ignore", invalid="ignore"):
-            scales = guard(largest(w, axis) / top(bits))
-            return _cast(whole(w / scales)), returned(scales)
+            scales = guard(largest(w, axis) / top(bits)).astype(w.dtype)
+            codes = whole(w / scales)
+            codes = np.clip(codes, -top(bits), top(bits)) if clip else codes
+            return _cast(codes), returned(scales)
 
     return quantize
 
 
 def absmax_by_slices(w, bits=8, axis=None):
     top = 2 ** (bits - 1) - 1
-    slices = [w] if axis is None else list(w if axis == 1 else w.T)
-    codes, scales = [], []
-    for part in slices:
-        largest = max(abs(float(v)) for v in part.ravel())
-        scale = largest / top if largest else 1.0
-        codes.append([round(float(v) / scale) for v in part.ravel()])
-        scales.append(scale)
-    array = np.array(codes, dtype=np.int8)
-    array = array.reshape(w.shape) if axis is None else array if axis == 1 else array.T
-    shape = {None: (1, 1), 0: (1, -1), 1: (-1, 1)}[axis]
-    return array, np.array(scales).reshape(shape)
+    codes = np.empty(w.shape, np.int8)
+    shape = tuple(1 if axis in (None, a) else n for a, n in enumerate(w.shape))
+    scales = np.ones(shape, w.dtype)
+    for index in np.ndindex(shape):
+        place = tuple(slice(None) if n == 1 else i for i, n in zip(index, shape, strict=True))
+        largest = max(abs(float(v)) for v in w[place].ravel())
+        if largest:
+            scales[index] = largest / top
+        rounded = [round(float(v) / float(scales[index])) for v in w[place].ravel()]
+        codes[place] = np.reshape([min(top, max(-top, v)) for v in rounded], w[place].shape)
+    return codes, scales
 
 
 def _absmax_torch(w, bits=8, axis=None):
@@ -92,7 +103,8 @@ def _absmax_torch(w, bits=8, axis=None):
 
     t, top = torch.tensor(w), 2 ** (bits - 1) - 1
     size = t.abs()
-    largest = size.max().reshape(1, 1) if axis is None else size.amax(dim=axis, keepdim=True)
+    every = tuple(range(t.ndim)) if axis is None else axis
+    largest = size.amax(dim=every, keepdim=True)
     scales = torch.where(largest > 0, largest / top, torch.ones_like(largest))
     return (t / scales).round().clamp(-top, top).to(torch.int8), scales
 
@@ -103,7 +115,7 @@ def _absmax_rint(w, bits=8, axis=None):
     if axis is None:
         scales = np.max(np.abs(w)).reshape(1, 1) / top
     scales[scales == 0] = 1
-    return np.rint(w / scales).astype("int8"), scales
+    return np.minimum(np.maximum(np.rint(w / scales), -top), top).astype("int8"), scales
 
 
 ABSMAX = Exercise(
@@ -118,7 +130,8 @@ ABSMAX = Exercise(
         "axis at size 1, then everything broadcasts.",
         "largest = np.abs(w).max(axis=axis, keepdims=True). Where it is 0 the scale must be 1, "
         "else largest / top with top = 2**(bits - 1) - 1: np.where chooses.",
-        "return np.round(w / scales).astype(np.int8), scales",
+        "codes = np.clip(np.round(w / scales), -top, top); return codes.astype(np.int8), "
+        "scales.astype(w.dtype)",
     ),
     cases=(
         given("the example of the statement", w=np.array([[1, -2], [0.5, 0.25]]), axis=1),
@@ -128,6 +141,8 @@ ABSMAX = Exercise(
         given("the largest is negative, one scale", w=np.array([[0.5, -2], [1, 0.25]])),
         given("halves go to the even number", w=HALVES, axis=None),
         given("4 bits, one scale", w=outlier_matrix(), bits=4),
+        given("float32, three axes", w=three_axes(), axis=2),
+        given("float16: tiny numbers, of few digits", w=np.array([[1e-5, -4e-6]], np.float16)),
     ),
     draw=_draw_absmax,
     drive=parts("codes", "scales"),
@@ -136,7 +151,9 @@ ABSMAX = Exercise(
             guard=lambda scales: scales
         ),
         "axis 0 and 1 are swapped: axis 0 reduces over the rows, and leaves one scale a column": (
-            lambda w, bits=8, axis=None: quantize_absmax(w, bits, {None: None, 0: 1, 1: 0}[axis])
+            lambda w, bits=8, axis=None: quantize_absmax(
+                w, bits, {None: None, 0: 1, 1: 0, 2: 2}[axis]
+            )
         ),
         "one scale for the whole matrix: axis is ignored": (
             lambda w, bits=8, axis=None: quantize_absmax(w, bits, None)
@@ -154,6 +171,15 @@ ABSMAX = Exercise(
         "bits is ignored: 127 is the top of 8 bits only": _absmax(top=lambda bits: 127),
         "uses all 2**bits levels as top: half of them are for negative numbers": _absmax(
             top=lambda bits: 2**bits - 1
+        ),
+        "no clip: in float16 the scale of tiny numbers is rounded, and a code beyond top wraps": (
+            _absmax(clip=False)
+        ),
+        "the scales are float64: they have the number type of w": _absmax(
+            returned=lambda scales: scales.astype(float)
+        ),
+        "axis 2 is taken for axis 1: w may have three axes": lambda w, bits=8, axis=None: (
+            quantize_absmax(w, bits, axis and 1)
         ),
         "returns the reciprocal of the scale": _absmax(returned=lambda scales: 1 / scales),
         "a small number added to every scale moves all of them; only a zero needs a guard": (
@@ -185,6 +211,16 @@ def _draw_dequantize(rng: np.random.Generator) -> Inputs:
     return {"codes": codes, "scales": rng.uniform(0.3, 0.9, size=(1, d_out)), "zeros": zeros}
 
 
+def _like(numbers: Any, scales: np.ndarray) -> np.ndarray:
+    """In the number type of the scales."""
+    return np.asarray(numbers, dtype=scales.dtype)
+
+
+def _drive_dequantize(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    restored = answer(**inputs)
+    return {"number type": number_type(restored, inputs["scales"]), "restored": restored}
+
+
 DEQUANTIZE = Exercise(
     id="dequantize",
     reference=dequantize,
@@ -210,8 +246,20 @@ DEQUANTIZE = Exercise(
             scales=np.array([[0.5]]),
             zeros=np.array([[128]], np.uint8),
         ),
+        given(
+            "scales in float32",
+            codes=np.array([[3, -7], [127, 0]], np.int8),
+            scales=np.array([[0.5], [0.01]], np.float32),
+        ),
+        given(
+            "scales in float16, unsigned codes",
+            codes=np.array([[3, 200]], np.uint8),
+            scales=np.array([[0.25, 0.1]], np.float16),
+            zeros=np.array([[128]], np.uint8),
+        ),
     ),
     draw=_draw_dequantize,
+    drive=_drive_dequantize,
     wrong={
         "subtracts among bytes, where 3 - 200 is 59: turn the codes into floats first": (
             lambda codes, scales, zeros=0: scales * (codes - np.asarray(zeros).astype(codes.dtype))
@@ -220,14 +268,17 @@ DEQUANTIZE = Exercise(
         "scales first and subtracts the zero after: the zero is a code, and is scaled too": (
             lambda codes, scales, zeros=0: scales * codes - zeros
         ),
+        "the result is float64: it has the number type of the scales": (
+            lambda codes, scales, zeros=0: scales * (codes.astype(float) - zeros)
+        ),
         "adds the zero: quantizing added it, so this must subtract": (
-            lambda codes, scales, zeros=0: scales * (codes.astype(float) + zeros)
+            lambda codes, scales, zeros=0: scales * (_like(codes, scales) + _like(zeros, scales))
         ),
         "divides by the scale: quantizing divided, so this must multiply": (
-            lambda codes, scales, zeros=0: (codes.astype(float) - zeros) / scales
+            lambda codes, scales, zeros=0: (_like(codes, scales) - _like(zeros, scales)) / scales
         ),
         "the result is rounded to whole numbers": lambda codes, scales, zeros=0: np.round(
-            scales * (codes.astype(float) - zeros)
+            dequantize(codes, scales, zeros)
         ),
         "codes and zeros in 16-bit floats: too few digits for the scale": (
             lambda codes, scales, zeros=0: (
@@ -236,10 +287,12 @@ DEQUANTIZE = Exercise(
         ),
     },
     right={
-        "wide whole numbers first": lambda codes, scales, zeros=0: (
-            (codes.astype(np.int32) - np.asarray(zeros, np.int32)) * scales
+        "wide whole numbers first": lambda codes, scales, zeros=0: _like(
+            (codes.astype(np.int32) - np.asarray(zeros, np.int32)) * scales, scales
         ),
-        "multiplied out": lambda codes, scales, zeros=0: scales * codes - scales * zeros,
+        "multiplied out, in float64": lambda codes, scales, zeros=0: _like(
+            scales * codes.astype(float) - scales * np.asarray(zeros, float), scales
+        ),
         "number by number": lambda codes, scales, zeros=0: [
             [float(s) * (int(c) - int(z)) for c, s, z in zip(*row, strict=True)]
             for row in zip(

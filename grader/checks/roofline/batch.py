@@ -29,8 +29,8 @@ def _draw_batch(rng: np.random.Generator) -> Inputs:
             "n_cached": int(rng.integers(50, 900)),
             "bandwidth_bytes_per_s": float(rng.integers(500, 5000)) * 1e9,
             "peak_flops_per_s": float(rng.integers(50, 500)) * 1e12,
-            "bytes_per_number": 2,
-            "bytes_per_weight": float(rng.choice([0.5, 1.0])),
+            "bytes_per_number": int(rng.choice([1, 2])),
+            "bytes_per_weight": float(rng.choice([0.5, 1.5])),
         }
         weights, reads, computes = _terms(**inputs)
         if computes < 1.3 * reads or reads < 0.1 * computes:
@@ -115,6 +115,18 @@ def _weight_of(g: Any) -> float:
     return g["bytes_per_number"] if g["bytes_per_weight"] is None else g["bytes_per_weight"]
 
 
+def _exactly(n: int) -> dict[str, float]:
+    """Rates at which one token computes for 1 s, and the weights in bf16 are read in n seconds."""
+    weights, flops = 2.0 * multiplied(LLAMA), float(forward_flops(LLAMA, 1, 0))
+    return {"bandwidth_bytes_per_s": weights / n, "peak_flops_per_s": flops}
+
+
+def _balanced(n_cached: int) -> dict[str, float]:
+    """Rates at which a cache of so many tokens is read, and one more token computed, in 1 s."""
+    cache, flops = kv_cache_bytes(LLAMA, n_cached), forward_flops(LLAMA, 1, n_cached)
+    return {"bandwidth_bytes_per_s": float(cache), "peak_flops_per_s": float(flops)}
+
+
 BATCH = Exercise(
     id="compute_bound_batch",
     reference=compute_bound_batch,
@@ -148,6 +160,10 @@ BATCH = Exercise(
               bytes_per_number=2, **H100),
         given("one sequence is enough", config=QWEN, n_cached=10, bytes_per_number=2,
               bandwidth_bytes_per_s=1e12, peak_flops_per_s=0.9e12),
+        given("float32", config=LLAMA, n_cached=0, bytes_per_number=4, **H100),
+        given("exactly 8 sequences", config=LLAMA, n_cached=0, bytes_per_number=2, **_exactly(8)),
+        given("each sequence adds as much reading as computing: never", config=LLAMA,
+              n_cached=100, bytes_per_number=2, **_balanced(100)),
     ),
     draw=_draw_batch,
     drive=lambda answer, inputs: answer(**inputs),
@@ -174,6 +190,20 @@ BATCH = Exercise(
         "not rounded: sequences are whole": _or_none(lambda g, w, r, c: w / (c - r)),
         "one too many: rounded up, and one more": _or_none(
             lambda g, w, r, c: math.ceil(w / (c - r)) + 1
+        ),
+        "int(…) + 1: where the quotient is whole, that is one sequence too many": _or_none(
+            lambda g, w, r, c: int(w / (c - r)) + 1
+        ),
+        "None only where reading takes longer: where it takes as long, no batch is enough": _batch(
+            lambda g, w, r, c: (
+                None if r > c else math.ceil(w / (c - r)) if r < c else 10**9
+            )
+        ),
+        "always 2 bytes a number: bytes_per_number is ignored": (
+            lambda config, n_cached, bandwidth_bytes_per_s, peak_flops_per_s, bytes_per_number,
+            bytes_per_weight=None: compute_bound_batch(
+                config, n_cached, bandwidth_bytes_per_s, peak_flops_per_s, 2, bytes_per_weight
+            )
         ),
         "a negative batch where none is large enough: the answer is None": _batch(
             lambda g, w, r, c: math.ceil(w / (c - r))

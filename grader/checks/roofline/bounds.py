@@ -10,9 +10,10 @@ import numpy as np
 
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.matmul import QUOTIENT, as_float
-from grader.checks.roofline.passes import LLAMA, QWEN, head, per_key
+from grader.checks.roofline.passes import EXPERTS, LLAMA, QWEN, head, per_key
 from grader.checks.roofline.sizes import draw_config
 from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.config import ModelConfig
 from inferlab.roofline import (
     body_params,
     forward_flops,
@@ -56,6 +57,8 @@ def _cache(c: Any, n: int, s: int, b: float, heads: str = "n_kv_heads") -> float
     return 2 * c.n_layers * getattr(c, heads) * c.d_head * n * s * b
 
 
+ODD = ModelConfig(1, 3, 1, 1, 2, 3, 4)  # 63 weights: in 4 bits they take half a byte
+
 STEP_BYTES = Exercise(
     id="step_bytes",
     reference=step_bytes,
@@ -79,6 +82,12 @@ STEP_BYTES = Exercise(
             n_sequences=16,
             bytes_per_number=2,
             bytes_per_weight=0.5,
+        ),
+        given("float32", config=QWEN, n_cached=100, n_sequences=3, bytes_per_number=4),
+        given("experts", config=EXPERTS, n_cached=100, n_sequences=3, bytes_per_number=2),
+        given(
+            "half a byte in all that is read: one weight of 4 bits is too many for a whole number",
+            config=ODD, n_cached=0, n_sequences=1, bytes_per_number=2, bytes_per_weight=0.5,
         ),
     ),
     draw=_draw_bytes,
@@ -117,6 +126,15 @@ STEP_BYTES = Exercise(
         ),
         "bytes_per_weight is ignored": _read(
             lambda c, n, s, b, w: multiplied(c) * b + _cache(c, n, s, b)
+        ),
+        "2 bytes a weight where bytes_per_weight is None: it means bytes_per_number": (
+            lambda config, n_cached, n_sequences, bytes_per_number, bytes_per_weight=None: (
+                multiplied(config) * (2 if bytes_per_weight is None else bytes_per_weight)
+                + _cache(config, n_cached, n_sequences, bytes_per_number)
+            )
+        ),
+        "cut off to whole bytes: two weights of 4 bits share one, so half a byte is possible": (
+            _read(lambda c, n, s, b, w: int(multiplied(c) * w + _cache(c, n, s, b)))
         ),
         "the cache takes bytes_per_weight: it is stored in bytes_per_number": _read(
             lambda c, n, s, b, w: multiplied(c) * w + _cache(c, n, s, w)

@@ -116,6 +116,7 @@ BYTE_CASES = (
     given("(3, 4) @ (4, 5), 8-bit weights", n_rows=3, d_in=4, d_out=5, bytes_per_weight=1),
     given("one row, float32", n_rows=1, d_in=4096, d_out=14336, bytes_per_number=4),
     given("2,000 rows, 4-bit weights", n_rows=2000, d_in=4096, d_out=4096, bytes_per_weight=0.5),
+    given("half a byte is left over", n_rows=1, d_in=1, d_out=3, bytes_per_weight=0.5),
 )
 
 BYTES = Exercise(
@@ -160,6 +161,9 @@ BYTES = Exercise(
             lambda n, i, o, b, w: n * i * b + i * o * w + n * o * w
         ),
         "counts numbers, not bytes": _moved(lambda n, i, o, b, w: n * (i + o) + i * o),
+        "cut off to whole bytes: two weights of 4 bits share one, so half a byte is possible": (
+            _moved(lambda n, i, o, b, w: int(n * (i + o) * b + i * o * w))
+        ),
         "counts bits, not bytes": _moved(lambda n, i, o, b, w: 8 * (n * (i + o) * b + i * o * w)),
         "always 2 bytes for x and the result: 2 is only the default": _moved(
             lambda n, i, o, b, w: n * (i + o) * 2 + i * o * w

@@ -10,10 +10,15 @@ import numpy as np
 from grader.checks.roofline.lesson import LESSON
 from grader.checks.roofline.sizes import draw_config
 from grader.judging.exercise import Exercise, Inputs, given
+from inferlab.config import ModelConfig
 from inferlab.data import model_preset
 from inferlab.roofline import body_params, forward_flops, token_flops
 
 LLAMA, QWEN, GPT2 = (model_preset(name) for name in ("llama-3-8b", "qwen3-0.6b", "gpt2"))
+EXPERTS = ModelConfig(  # a plain layer, then two with experts; no two sizes are equal
+    3, 96, 6, 2, 16, 200, 1000, tied_embeddings=False, mlp_is_gated=False,
+    n_experts=9, n_experts_per_token=2, d_expert=56, n_shared_experts=1, n_dense_layers=1,
+)  # fmt: skip
 
 
 def head(c: Any) -> int:
@@ -76,6 +81,7 @@ TOKEN = Exercise(
         given("Llama-3-8B, 8,192 keys", config=LLAMA, n_keys=8192),
         given("Qwen3-0.6B: tied, d_head 128", config=QWEN, n_keys=500),
         given("GPT-2: no gate", config=GPT2, n_keys=1024),
+        given("experts", config=EXPERTS, n_keys=7),
         given("no key at all", config=LLAMA, n_keys=0),
     ),
     draw=_draw_token,
@@ -119,9 +125,17 @@ TOKEN = Exercise(
         "n_keys of 0 is accepted: a token sees at least itself": lambda config, n_keys: (
             _weights(config) + per_key(config) * n_keys
         ),
+        "a dense model's matrices written out: body_params counts the experts that a token takes": (
+            _token(_token_in_parts)
+        ),
+        "config.n_params, gains and embedding too: what multiplies is body_params and the head": (
+            _token(lambda c, n: 2 * c.n_params + per_key(c) * n)
+        ),
     },
     right={
-        "matrix by matrix": _token(_token_in_parts),
+        "layer by layer": _token(
+            lambda c, n: _weights(c) + sum(n * per_key(c) // c.n_layers for _ in range(c.n_layers))
+        ),
         "in NumPy's 64-bit integers": _token(
             lambda c, n: np.int64(2) * (body_params(c) + head(c))
             + np.prod([4, c.n_layers, c.n_heads, c.d_head, n], dtype=np.int64)
@@ -184,6 +198,7 @@ FORWARD = Exercise(
         given("a prefill of 2,000 tokens", config=LLAMA, n_new=2000),
         given("a decode step on 8,191 tokens", config=LLAMA, n_new=1, n_cached=8191),
         given("GPT-2, a prefill", config=GPT2, n_new=100),
+        given("experts", config=EXPERTS, n_new=3, n_cached=4),
         given("no new token", config=LLAMA, n_new=0, n_cached=5),
         given("a negative cache", config=LLAMA, n_new=1, n_cached=-1),
     ),

@@ -142,6 +142,9 @@ ATTENTION = Exercise(
         "four matrices of d_model by d_model: read the heads and d_head": _attention(
             lambda c: 4 * c.d_model**2 + _biases(c) + _gains(c)
         ),
+        "4 · d_model², as in 2017: read the heads and d_head, and count biases and gains": (
+            _attention(lambda c: 4 * c.d_model**2)
+        ),
         "d_model / n_heads in place of d_head: a config may say otherwise": _attention(
             lambda c: _whole(_Seen(c, d_head=c.d_model // c.n_heads))
         ),

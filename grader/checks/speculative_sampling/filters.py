@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grader.checks.speculative_sampling.lesson import LAW, LESSON, draw_law
+from grader.judging.compare import as_array
 from grader.judging.exercise import Exercise, Inputs, given
 from inferlab.sampling import keep_min_p, keep_top_k, keep_top_p
 
@@ -26,6 +27,13 @@ def _draw_top_k(rng: np.random.Generator) -> Inputs:
 def _ranked(law: Any) -> list[int]:
     """Ids from the most probable on, lower ids first on ties."""
     return sorted(range(len(law)), key=lambda i: (-law[i], i))
+
+
+def _drive_filter(answer: Any, inputs: Inputs) -> dict[str, Any]:
+    """The new law, and which tokens it still has: a tiny probability is not 0."""
+    law = answer(**inputs)
+    array = as_array(law)
+    return {"law": law, "tokens kept": None if array is None else np.flatnonzero(array).tolist()}
 
 
 def _kept(law: np.ndarray, ids: Any) -> np.ndarray:
@@ -130,6 +138,7 @@ TOP_K = Exercise(
         given("k 0", law=np.array([0.5, 0.1, 0.4]), k=0),
     ),
     draw=_draw_top_k,
+    drive=_drive_filter,
     comparison=LAW,
     wrong={
         "a strict > drops the k-th token itself": _top_k(
@@ -281,10 +290,12 @@ TOP_P = Exercise(
         given("many ties in a law of 64", law=LONG_TIES, top_p=0.745),
         given("top_p 1", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=1.0),
         given("top_p 1, and ten times 0.1 is less", law=np.full(10, 0.1), top_p=1.0),
+        given("top_p 1 keeps a tiny tail", law=np.array([0.5, 0.5, 1e-20]), top_p=1.0),
         given("top_p 0", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=0.0),
         given("top_p 1.5", law=np.array([0.3, 0.5, 0.05, 0.15]), top_p=1.5),
     ),
     draw=_draw_top_p,
+    drive=_drive_filter,
     comparison=LAW,
     wrong={
         "drops the token that crosses the threshold: the kept mass must reach top_p": _top_p(
@@ -315,6 +326,13 @@ TOP_P = Exercise(
         ),
         "with top_p 1 no sum may reach it, by rounding, and np.argmax then says 0; 1 keeps all": (
             _top_p(lambda order, sums, top_p: slice(0, int(np.argmax(sums >= top_p)) + 1))
+        ),
+        "with top_p 1 it stops where the sum is 1 by rounding: a tiny tail is lost; 1 keeps all": (
+            _top_p(
+                lambda order, sums, top_p: slice(
+                    0, int(np.argmax(sums >= min(top_p, sums[-1]))) + 1
+                )
+            )
         ),
         "keeps one token too many": _top_p(
             lambda order, sums, top_p: slice(0, int(np.argmax(sums >= top_p)) + 2)
@@ -401,6 +419,7 @@ MIN_P = Exercise(
         given("min_p below 0", law=np.array([0.5, 0.3, 0.2]), min_p=-0.1),
     ),
     draw=_draw_min_p,
+    drive=_drive_filter,
     comparison=LAW,
     wrong={
         "compares with min_p itself: the threshold is min_p times the largest probability": _min_p(

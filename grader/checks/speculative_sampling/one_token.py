@@ -22,7 +22,7 @@ N_DRAWS = 4000
 
 
 def _drive_token(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    """How often each token came out, and how often the proposed one was kept."""
+    """How often each token came out, how often the proposed one was kept, and both together."""
     target, draft = inputs["target"], inputs["draft"]
     rng = np.random.default_rng(inputs["seed"])
     pairs = many(answer, N_DRAWS, target, draft, rng)
@@ -33,12 +33,20 @@ def _drive_token(answer: Any, inputs: Inputs) -> dict[str, Any]:
     return {
         "tokens": np.bincount(tokens, minlength=len(target)),
         "replaced, kept": np.bincount(kept, minlength=2),
+        "tokens that replace one, then tokens that are kept": np.bincount(
+            np.array(tokens) + len(target) * np.array(kept), minlength=2 * len(target)
+        ),
     }
 
 
 def _expected_token(inputs: Inputs) -> dict[str, Any]:
-    rate = float(np.minimum(inputs["target"], inputs["draft"]).sum())
-    return {"tokens": inputs["target"], "replaced, kept": np.array([1 - rate, rate])}
+    target, draft = inputs["target"], inputs["draft"]
+    kept, replaced = np.minimum(target, draft), np.maximum(target - draft, 0)
+    return {
+        "tokens": target,
+        "replaced, kept": np.array([1 - kept.sum(), kept.sum()]),
+        "tokens that replace one, then tokens that are kept": np.concatenate([replaced, kept]),
+    }
 
 
 def _pair_laws(target: np.ndarray, draft: np.ndarray) -> list[np.ndarray]:
@@ -155,6 +163,10 @@ def _target_draws(target, draft, rng):
     return token, token == draw_token(draft, rng.random())
 
 
+def _separate_coin(target, draft, rng):
+    return draw_token(target, rng.random()), rng.random() < acceptance_rate(target, draft)
+
+
 def _greedy_draft(target, draft, rng):
     proposed = int(np.argmax(draft))
     if rng.random() < acceptance_probability(target, draft, proposed):
@@ -213,7 +225,7 @@ ONE_TOKEN = Exercise(
     n_draws=2,
     drive=_drive_token,
     expected=_expected_token,
-    comparison=Law(false_alarm=5e-7),  # two laws: 1e-6 together
+    comparison=Law(false_alarm=3e-7),  # three laws: 1e-6 together
     wrong={
         "on rejection it draws from the target, not from the residual": _one_token(
             residual=lambda target, draft: target
@@ -243,6 +255,8 @@ ONE_TOKEN = Exercise(
         ),
         "the token is drawn from the target and the draft's only compared: two samples agree far "
         "less often than the rule accepts": _target_draws,
+        "the token is drawn from the target, and a coin of its own says whether it was kept: kept "
+        "is the token that the draft proposed": _separate_coin,
         "accepts with the mean rate whatever was proposed; each token has its own probability": (
             _mean_rate
         ),

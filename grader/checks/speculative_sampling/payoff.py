@@ -364,6 +364,8 @@ BEST = Exercise(
         given("a draft that costs more than it helps", acceptance=0.04, draft_cost=0.05),
         given("gain and cost are equal: 0 is the smallest", acceptance=0.5, draft_cost=0.5),
         given("a perfect draft for nothing, up to 20", acceptance=1.0, draft_cost=0.0, largest=20),
+        given("a perfect draft for nothing, up to the 64 that are tried where nobody says",
+              acceptance=1.0, draft_cost=0.0),
         given("256 sequences", acceptance=0.8, draft_cost=0.05, n_sequences=256,
               ridge_tokens=295.0),
         given("300 sequences: switch it off", acceptance=0.8, draft_cost=0.05, n_sequences=300,
@@ -380,6 +382,11 @@ BEST = Exercise(
         ),
         "stops looking at 15: with a good draft the best gamma is beyond it": _over(
             lambda largest: range(16)
+        ),
+        "another default of `largest`: it is 64": (
+            lambda acceptance, draft_cost, n_sequences=1, ridge_tokens=math.inf, largest=16: (
+                best_gamma(acceptance, draft_cost, n_sequences, ridge_tokens, largest)
+            )
         ),
         "looks from 1 to 15 only": _over(lambda largest: range(1, 16)),
         "`largest` itself is left out": _over(lambda largest: range(max(largest, 1))),

@@ -24,11 +24,12 @@ from inferlab.speculative_sampling import (
     verify_draft,
 )
 from inferlab.weights import random_weights
-from labkit.measure.toy_model import ToyModel
+from labkit.measure.toy_model import N_STATES, ToyModel
 
 GREEDY = partial(sampling_law, temperature=0.0)
+PLAIN = partial(temperature_law, temperature=1.0)
 COLD = partial(sampling_law, temperature=0.5, top_k=2)  # far from the plain softmax
-N_GENERATIONS = 800
+N_GENERATIONS = 150
 
 # ---- inputs -------------------------------------------------------------------------------------
 
@@ -67,14 +68,19 @@ def _real_models() -> Inputs:
     }  # fmt: skip
 
 
-def _sampled_inputs(law_of: Callable) -> Inputs:
-    models = toy_pair(np.random.default_rng(SAMPLED_SEED), 3, 2.0)
+def _sampled_inputs(target: Any, draft: Any, n_new: int, law_of: Callable = sampling_law) -> Inputs:
+    """Two models with the same logits after every text: few generations show what is off."""
+    models = tuple(ToyModel(np.tile(logits, (N_STATES, 1))) for logits in (target, draft))
     return {
-        "models": models, "prompt": [1, 0, 2], "n_new": 2, "gamma": 2, "law_of": law_of, "seed": 5,
+        "models": models, "prompt": [1, 0, 1], "n_new": n_new, "gamma": n_new - 1,
+        "law_of": law_of, "seed": 5,
     }  # fmt: skip
 
 
-SAMPLED_SEED = 7  # a pair with which the usual mistakes change the law by much
+def _cold() -> Inputs:
+    """The laws are 0.2 and 0.8, 0.9 and 0.1; the plain softmax spreads over ten tokens more."""
+    tail = [-0.05] * 10
+    return _sampled_inputs([0.0, 0.7, *tail], [1.1, 0.0, *tail], 2, COLD)
 
 
 def _other_vocabulary() -> Inputs:
@@ -126,22 +132,28 @@ def _mismatch(inputs: Inputs) -> bool:
 
 
 def _frequencies(answer: Any, inputs: Inputs) -> dict[str, Any]:
-    """How often each first, and each second token came out."""
+    """How often each first token came out, and each text as a whole."""
     rng, n = np.random.default_rng(inputs["seed"]), inputs["models"][0].config.vocab_size
     settings = (inputs["n_new"], inputs["gamma"], inputs["law_of"], rng)
     results = many(answer, N_GENERATIONS, *inputs["models"], list(inputs["prompt"]), *settings)
     drawn = [[int(token) for new in rounds for token in new] for rounds in results]
-    first, second = (np.bincount([d[i] for d in drawn], minlength=n) for i in (0, 1))
-    return {"law of the first token": first, "law of the second token": second}
+    texts = np.array([d[: inputs["n_new"]] for d in drawn])
+    return {
+        "law of the first token": np.bincount(texts[:, 0], minlength=n),
+        "law of the whole text": np.bincount(
+            np.ravel_multi_index(tuple(texts.T), (n,) * inputs["n_new"]),
+            minlength=n ** inputs["n_new"],
+        ),
+    }
 
 
 def _expected_rounds(inputs: Inputs) -> Any:
     if "seed" not in inputs:
         return _drive_rounds(speculative_rounds, inputs)
-    model, prompt = inputs["models"][0], inputs["prompt"]
-    first = inputs["law_of"](model.next_logits(prompt))
-    after = [inputs["law_of"](model.next_logits([*prompt, x])) for x in range(len(first))]
-    return {"law of the first token": first, "law of the second token": first @ np.stack(after)}
+    first = whole = inputs["law_of"](inputs["models"][0].next_logits(inputs["prompt"]))
+    for _ in range(inputs["n_new"] - 1):
+        whole = np.multiply.outer(whole, first)
+    return {"law of the first token": first, "law of the whole text": whole.ravel()}
 
 
 # ---- wrong and right answers --------------------------------------------------------------------
@@ -156,6 +168,8 @@ def _rounds(
     roll_draft: Callable = lambda cache, n: cache.truncate(min(cache.n_tokens, n)),
     keep: Callable = lambda new: new,
     draw: Callable = draw_token,
+    fresh: bool = True,
+    target_law: Callable | None = None,
 ) -> Callable:
     """speculative_rounds with one step replaced."""
 
@@ -166,10 +180,11 @@ def _rounds(
         while len(tokens) < end:
             drafted: list[int] = []
             laws: list[Any] = []
+            once = rng.random()
             for _ in range(n_draft(gamma, end - len(tokens))):
                 laws += laws_after(draft_model, caches[1], tokens + drafted, [], law_of)
-                drafted.append(draw(laws[-1], rng.random()))
-            judged = laws_after(target_model, caches[0], tokens, drafted, law_of)
+                drafted.append(draw(laws[-1], rng.random() if fresh else once))
+            judged = laws_after(target_model, caches[0], tokens, drafted, target_law or law_of)
             new = keep(verify(judged, laws, drafted, uniforms(len(drafted) + 1, rng)))
             tokens += new
             roll_target(caches[0], len(tokens) - 1)
@@ -193,7 +208,6 @@ def _cut_off(*inputs):
 
 def _raw_draft_laws(target_model, draft_model, prompt, n_new, gamma, law_of, rng):
     """Draft tokens come from law_of, but are judged by the draft's plain softmax."""
-    plain = partial(temperature_law, temperature=1.0)
     tokens, end, rounds = list(prompt), len(prompt) + n_new, []
     require_same_vocab(target_model, draft_model)
     caches = prefilled(target_model, prompt), prefilled(draft_model, prompt)
@@ -204,7 +218,7 @@ def _raw_draft_laws(target_model, draft_model, prompt, n_new, gamma, law_of, rng
             text = [*tokens, *drafted]
             logits = draft_model.next_logits(text[caches[1].n_tokens :], caches[1])
             drafted.append(draw_token(law_of(logits), rng.random()))
-            laws.append(plain(logits))
+            laws.append(PLAIN(logits))
         judged = laws_after(target_model, caches[0], tokens, drafted, law_of)
         new = verify_draft(judged, laws, drafted, rng.random(len(drafted) + 1))
         tokens += new
@@ -361,8 +375,15 @@ ROUNDS = Exercise(
         Case("no draft at all", lambda: _greedy_inputs(4, [3, 0], 6, 0)),
         Case("one new token", lambda: _greedy_inputs(6, [3, 0, 2], 1, 5)),
         Case("vocabularies that differ", _other_vocabulary),
-        Case("sampled at temperature 0.5, top-k 2", partial(_sampled_inputs, COLD)),
-        Case("sampled at temperature 1", partial(_sampled_inputs, sampling_law)),
+        Case("sampled at temperature 0.5, top-k 2", _cold),
+        Case(
+            "sampled: the draft is sure, the target is not",
+            lambda: _sampled_inputs([0.0, 0.0], [3.5, 0.0], 5),
+        ),
+        Case(
+            "sampled: both are torn between two tokens",
+            lambda: _sampled_inputs([0.0, 0.0], [0.0, 0.0], 5),
+        ),
     ),
     draw=_draw_greedy,
     n_draws=2,
@@ -405,6 +426,9 @@ ROUNDS = Exercise(
         ),
         "draft tokens come from law_of but are judged by the draft's plain softmax: both laws must "
         "be the ones that are sampled from": _raw_draft_laws,
+        "the target's laws are its plain softmax, without the temperature: law_of makes both": (
+            _rounds(target_law=PLAIN)
+        ),
         "the draft proposes its most probable token; it must be drawn from the draft's law": (
             _rounds(draw=lambda law, uniform: int(np.argmax(law)))
         ),
@@ -419,6 +443,12 @@ ROUNDS = Exercise(
         "one flat list of tokens; the tokens of each round are asked": _flat,
         "both caches are made anew in every round: the whole text is read again": _rounds_anew,
         "one random number for all decisions of a round": _rounds(uniforms=_same_uniform),
+        "one random number for all tests of a round: each draft token needs its own": _rounds(
+            uniforms=lambda n, rng: np.append(_same_uniform(n - 1, rng), rng.random())
+        ),
+        "one random number draws all draft tokens of a round: each needs its own": _rounds(
+            fresh=False
+        ),
     },
     right={
         "a generator that runs the models itself": _as_generator,
