@@ -39,7 +39,7 @@ def test_every_wrong_answer_is_rejected_and_named(of_one, record_property):
 
 
 def test_the_hidden_cases_alone_reject_each_too(of_one, monkeypatch):
-    monkeypatch.setattr("grader.judging.judge.diagnose", lambda *_: "")  # takes most of the time
+    monkeypatch.setattr("grader.judging.judge.diagnose", lambda *_: None)  # takes most of the time
     not_so = {}
     for name, wrong in of_one.given.wrong.items():
         with of_one.trial(wrong) as exercise:
