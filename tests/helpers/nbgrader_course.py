@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -132,14 +133,16 @@ def make_course(folder: Path) -> Course:
 
 
 def address(runtime: Path, server: subprocess.Popen, folder: Path) -> str:
-    """Where the server listens, once it does."""
+    """Where the server listens, once it does: it says so a little before."""
     for _ in range(900):  # a busy machine takes long to start it
         assert server.poll() is None, (folder / "server.log").read_text()[-4000:]
         for path in runtime.glob("jpserver-*.json"):
             try:
-                return json.loads(path.read_text())["url"].rstrip("/")
-            except ValueError:  # still being written
+                facts = json.loads(path.read_text())
+                socket.create_connection(("127.0.0.1", facts["port"]), timeout=10).close()
+            except (ValueError, ConnectionRefusedError):  # still being written, not yet listening
                 continue
+            return facts["url"].rstrip("/")
         time.sleep(0.1)
     raise TimeoutError((folder / "server.log").read_text()[-4000:])
 
