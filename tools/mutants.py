@@ -241,7 +241,7 @@ def mutants(exercise: Exercise) -> Iterator[tuple[str, Any]]:
     def answer() -> Any:
         names = dict(vars(sys.modules[reference.__module__]))
         exec(compile(ast.fix_missing_locations(tree), "mutant", "exec", ANNOTATIONS), names)
-        return names[exercise.name]
+        return names[reference.__name__]
 
     for function in functions_of(tree, methods):
         held, seen = function.body, set()

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 from toy_exercise import toy_exercise
 
+from grader.judging import registry
 from grader.judging.exercise import given
-from tools.mutants import mutants, survivors
+from tools.mutants import explanations, mutants, survivors
 
 
 def toy(x: np.ndarray, most: int = 3) -> float:
@@ -45,3 +46,47 @@ def test_what_no_case_asks_survives_and_what_one_asks_does_not():
 def test_mutants_are_counted():
     counts = [survivors(toy_exercise(toy, cases)) for cases in ((SOME,), (SOME, ONE, NONE, EVERY))]
     assert all(a[0] == b[0] > 12 for a, b in pairwise(counts))
+
+
+def looped(x: list[int], most: int = 3) -> int:
+    """The sum of the numbers before the first that is larger than most."""
+    total = 0
+    for n in x:
+        if n > most:
+            break
+        total += n
+    return total
+
+
+LONG = given("a large number in the middle", x=[1, 4, 9, 3], most=4)
+DEFAULT = given("where nobody says", x=[1, 2, 4])
+
+
+def test_break_becomes_continue_and_a_loop_ends_early():
+    found = dict(mutants(toy_exercise(looped, (LONG,))))
+    assert found["line 6: break → continue"]([1, 9, 2]) == 3
+    assert found["looped: line 4: the loop ends after its first round"]([1, 2]) == 1
+    assert looped([1, 2]) == 3
+
+
+def test_an_argument_is_ignored_or_exchanged_and_a_default_takes_its_place():
+    found = dict(mutants(toy_exercise(looped, (LONG,))))
+    assert found["looped: most ignored: always 3"]([4], 9) == 0
+    assert found["looped: most ignored: always 4"]([4], 9) == 4
+    assert "looped: most and x exchanged" in found
+
+
+def test_a_default_that_no_case_relies_on_survives():
+    alone, both = (
+        survivors(toy_exercise(looped, cases))[1] for cases in ((LONG,), (LONG, DEFAULT))
+    )
+    assert "line 1: 3 → 2" in alone
+    assert "line 1: 3 → 4" not in both
+    assert [what for what in both if "break" in what or "ignored" in what] == []
+
+
+def test_what_is_explained_belongs_to_an_exercise_and_has_a_reason():
+    ids = {exercise.id for exercise in registry.exercises()}
+    for exercise_id, reasons in explanations().items():
+        assert exercise_id in ids
+        assert all(len(reason) > 10 for reason in reasons.values())
