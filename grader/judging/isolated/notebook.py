@@ -21,8 +21,10 @@ from grader.judging.isolated.students import Gone, OwnFault, Student, Zygote
 from grader.judging.judge import hidden_seed, judge_on
 from grader.judging.verdict import Outcome, Verdict
 from labkit.interview.questions import Answers, Question
+from sandbox.outputs import output_bytes, short_enough
 
 MAX_ANSWER_CHARACTERS = 500  # of the answer to a question
+MAX_BOOK_BYTES = 10_000_000  # of the outputs of all cells: a graded notebook is read by people
 REASONS = (
     "wrong value", "wrong shape or type", "raised", "out of time", "out of memory", "exited",
     "too much output", "not a notebook", "missing", "answered by the reference",
@@ -90,6 +92,7 @@ class _Grading:
         self.checks = checks(lesson)
         self.ends = time.monotonic() + times.all_s
         self.student: Student | None = None
+        self.room = MAX_BOOK_BYTES
 
     def run(self) -> Graded:
         self._know_all_checks()
@@ -99,6 +102,8 @@ class _Grading:
                 if cell["cell_type"] != "code":
                     continue
                 if is_check(cell):
+                    if self.student is not None and not self.student.is_as_expected():
+                        self._start_again(index)
                     self._judge(index, cell)
                 else:
                     self._run_cell(index)
@@ -140,7 +145,8 @@ class _Grading:
             self.graded.lost[index] = gone
             outputs = [error_output("Stopped", f"{gone.reason}: {gone}")]
             self._start_again(index)
-        self.graded.outputs[index] = outputs
+        self.graded.outputs[index] = outputs = short_enough(outputs, self.room)
+        self.room -= sum(map(output_bytes, outputs))
 
     def _start_again(self, index: int) -> None:
         """A new process that has run every earlier cell but those that ended theirs."""
