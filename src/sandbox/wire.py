@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import select
 import struct
 import sys
 from collections import Counter, OrderedDict, deque
@@ -73,6 +74,8 @@ class Writer:
             if value.bit_length() > MAX_INT_BITS:
                 return ["ref", self.refer(value)]
             return value if abs(value) < 2**63 else ["int", hex(value)]
+        if kind is type and value in _NUMBER_TYPES:
+            return ["kind", _NUMBER_TYPES[value]]
         plain = _CONTAINERS.get(kind)
         if plain is not None:
             return plain(self, value)
@@ -128,6 +131,7 @@ _CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
 }
 
 
+_NUMBER_TYPES = {np.dtype(code).type: np.dtype(code).str for code in "?bhilqBHILQefdg"}
 _PLAIN: dict[type, Callable[[Any], Any]] = {  # a subclass crosses as what it is underneath
     int: int.__int__,
     float: float.__float__,
@@ -232,6 +236,9 @@ class Reader:
         if kind.itemsize != len(data):
             raise BadMessage("a scalar of the wrong size")
         return np.frombuffer(data, kind)[0]
+
+    def _kind(self, dtype: str) -> type:
+        return _number_type(dtype).type
 
     def _tensor(self, coded: Any) -> Any:
         array = self.value(coded)
@@ -387,6 +394,11 @@ class Wire:
             raise TooLarge(f"no room for a text of {sizes[0]:,} bytes") from None
         except (ValueError, RecursionError) as error:
             raise BadMessage(f"no JSON: {error}") from None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that nobody waits for."""
+        waiting, _, _ = select.select([self.sock], [], [], 0)
+        return self._from == self._to and not waiting
 
     def _check(self, sizes: Sequence[int]) -> None:
         """Raises TooLarge."""

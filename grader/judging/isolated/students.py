@@ -274,6 +274,10 @@ class Student:
         """Another question: what was handed out for earlier ones cannot be used any more."""
         self._endpoint.forget()
 
+    def is_as_expected(self) -> bool:
+        """Whether it is there and says nothing that it was not asked: a copy of it might."""
+        return self.is_alive and bool(self._endpoint.wire.is_quiet())
+
     def run_cell(self, source: str, seconds: float) -> tuple[list[dict[str, Any]], bool]:
         """Run a cell. -> (its outputs, whether it ended without an error)"""
         with self.within(seconds), self._unbroken():
@@ -290,6 +294,14 @@ class Student:
         with self.within(ASK_S), self._unbroken():
             found = self._shell.methods(name)
         return [str(method) for method in found] if isinstance(found, list) else []
+
+    def method(self, kind: str, name: str) -> Any:
+        """A method of the notebook's class, as a function of an object that lives here.
+
+        Raises AttributeError if there is none.
+        """
+        with self.within(ASK_S), self._unbroken(AttributeError):
+            return self._shell.method(kind, name)
 
     def alone(self, function: StandIn, name: str, others: Mapping[str, Any]) -> Any:
         """The student's function, calling `others` (the judge's) in place of their own parts."""
@@ -385,6 +397,9 @@ class _Metered:
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._sock, self._clock, self._n_bytes = sock, clock, 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def recv_into(self, buffer: memoryview) -> int:
         got = self._in_time(self._sock.recv_into, buffer)
