@@ -150,7 +150,7 @@ def _agree(compare: Comparison, right: Any, got: Any, inputs: Inputs) -> bool:
 def _alike(compare: Comparison, wrong: Any, mine: Any, inputs: Inputs) -> bool:
     """Whether two results that are not right are the same."""
     if isinstance(wrong, Failed) or isinstance(mine, Failed):
-        return isinstance(wrong, Failed) and wrong == mine
+        return type(wrong) is type(mine) and bool(wrong == mine)
     if wrong is None or mine is None or wrong is MISSING or mine is MISSING:
         return wrong is mine
     try:

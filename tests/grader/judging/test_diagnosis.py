@@ -102,6 +102,15 @@ def test_a_value_that_nobody_asked_for_tells_two_apart():
         assert judge(one, answer).diagnosis == name
 
 
+def test_an_error_beside_an_array_is_another_result():
+    def fails(x):
+        raise KeyError("x")
+
+    one = toy_exercise(lambda x: 2 * x, wrong={"fails": fails, "triples": lambda x: 3 * x})
+    assert judge(one, lambda x: 3 * x).cause == SURE + "triples"
+    assert judge(one, lambda x: {}["x"]).cause == SURE + "fails"
+
+
 def test_only_inputs_that_the_statement_names_are_shown():
     """A drive needs more than the answer sees."""
     one = toy_exercise(
