@@ -11,6 +11,7 @@ from toy_exercise import toy_exercise
 from grader.judging import registry
 from grader.judging.exercise import Case, given
 from grader.judging.judge import Trial, judge
+from inferlab.kv_cache import KVCache
 from inferlab.latency_metrics import request_latencies
 from inferlab.speculative_sampling import expected_tokens
 
@@ -181,6 +182,22 @@ def strictest(seen, limits):
     return name is None or seen[name] <= limits[name]
 
 
+class GrowsByBoth(KVCache):
+    def reserve(self, n_tokens):
+        if n_tokens > self.capacity:
+            more = max(2 * self.capacity, n_tokens) - self.capacity
+            room = ((0, 0), (0, 0), (0, 0), (0, more), (0, 0))
+            self.keys, self.values = np.pad(self.keys, room), np.pad(self.values, room)
+
+
+class KeepsATail(KVCache):
+    def truncate(self, n_tokens):
+        if not 0 <= n_tokens <= self.n_tokens:
+            raise ValueError(f"{n_tokens} of {self.n_tokens} tokens cannot be kept")
+        dropped = self.n_tokens - n_tokens
+        self.lengths = [length - dropped for length in self.lengths]
+
+
 KNOWN = {  # written by somebody who handles some edge otherwise -> words of the cause
     "TTFT + n · TPOT": (
         "end_to_end_s",
@@ -212,6 +229,8 @@ KNOWN = {  # written by somebody who handles some edge otherwise -> words of the
     ),
     "absolute min-p": ("keep_min_p", absolute_min_p, "compares with min_p itself"),
     "strict top-k": ("keep_top_k", strict_top_k, "a strict > drops the k-th token"),
+    "reserve, the larger of two": ("KVCache.reserve", GrowsByBoth, "the larger of twice the"),
+    "truncate, a tail": ("KVCache.truncate", KeepsATail, "every layer loses equally many"),
     "TTFT from start_s": ("request_latencies", ttft_from_start, "TTFT counts from start_s"),
 }
 
