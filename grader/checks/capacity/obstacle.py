@@ -22,6 +22,9 @@ def _draw_obstacle(rng: np.random.Generator) -> Inputs:
     p, o = int(rng.integers(300, 3000)), int(rng.integers(400, 900))
     ttft, tpot = max(pass_seconds(d, p, 0)), max(pass_seconds(d, 1, p + o // 2))
     kind = int(rng.integers(4))
+    share = float(rng.uniform(0.4, 0.9))
+    empty = max(pass_seconds(d, 1, 0))  # a step with nothing cached
+    barely = tpot - float(rng.uniform(0.2, 0.8)) * (tpot - empty)
     if kind == 0:  # the prompt fits, prompt and answer do not
         one = cache_bytes_per_device(d.config, p + o, d.n_devices, 1, d.bytes_per_number)
         room = one * float(rng.uniform(p / (p + o) + 0.06, 0.97))
@@ -32,7 +35,7 @@ def _draw_obstacle(rng: np.random.Generator) -> Inputs:
         "n_prompt": p,
         "n_output": o,
         "ttft_limit_s": ttft * float(rng.uniform(0.4, 0.9) if kind in (0, 1) else 1.5),
-        "tpot_limit_s": tpot * float(rng.uniform(0.4, 0.9) if kind in (1, 2) else 1.5),
+        "tpot_limit_s": {1: tpot * share, 2: barely}.get(kind, 1.5 * tpot),
     }
 
 

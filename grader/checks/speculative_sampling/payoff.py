@@ -366,6 +366,8 @@ BEST = Exercise(
         given("a perfect draft for nothing, up to 20", acceptance=1.0, draft_cost=0.0, largest=20),
         given("a perfect draft for nothing, up to the 64 that are tried where nobody says",
               acceptance=1.0, draft_cost=0.0),
+        given("one sequence, where nobody says how many, on a ridge of 3 tokens",
+              acceptance=0.8, draft_cost=0.05, ridge_tokens=3.0),
         given("256 sequences", acceptance=0.8, draft_cost=0.05, n_sequences=256,
               ridge_tokens=295.0),
         given("300 sequences: switch it off", acceptance=0.8, draft_cost=0.05, n_sequences=300,

@@ -32,13 +32,15 @@ def _tempered(
     hot: Callable = lambda z, T: _softmax(z / T),
     cold: Callable = lambda z: _one_hot(len(z), int(np.argmax(z))),
     check: bool = True,
+    kind: Any = np.float64,
 ) -> Callable:
     """temperature_law with another rule above 0, or at 0."""
 
     def law(logits, temperature):
         if check and temperature < 0:
             raise ValueError("negative")
-        return cold(logits) if temperature == 0 else hot(logits, temperature)
+        z = np.asarray(logits, kind)
+        return cold(z) if temperature == 0 else hot(z, temperature)
 
     return law
 
@@ -61,6 +63,7 @@ def _divided_law(logits: np.ndarray, temperature: float) -> np.ndarray:
 def _law_in_a_loop(logits, temperature):
     if temperature < 0:
         raise ValueError("negative")
+    logits = np.asarray(logits, np.float64)
     best = max(logits)
     if temperature == 0:
         return [float(i == list(logits).index(best)) for i in range(len(logits))]
@@ -71,6 +74,7 @@ def _law_in_a_loop(logits, temperature):
 def _law_by_logs(logits, temperature):
     if temperature < 0:
         raise ValueError("negative")
+    logits = np.asarray(logits, np.float64)
     if temperature == 0:
         return (np.arange(len(logits)) == logits.argmax()).astype(float)
     scaled = logits / temperature
@@ -82,7 +86,7 @@ def _law_in_torch(logits, temperature):
 
     if temperature < 0:
         raise ValueError("negative")
-    z = torch.from_numpy(logits)
+    z = torch.from_numpy(logits).double()
     if temperature == 0:
         return torch.nn.functional.one_hot(torch.argmax(z), len(z)).double()
     return torch.softmax(z / temperature, dim=0)
@@ -110,6 +114,11 @@ TEMPERATURE = Exercise(
         "of several largest.",
     ),
     cases=(
+        given(
+            "float32 logits: the law is float64",
+            logits=np.array([0.1, 1.7, -0.3], np.float32),
+            temperature=0.7,
+        ),
         given("temperature 0.5", logits=np.log([1.0, 4.0, 2.0]), temperature=0.5),
         given("temperature 2", logits=np.log([1.0, 4.0, 2.0]), temperature=2.0),
         given("temperature 0", logits=np.array([0.5, -1.0, 2.0, 1.9]), temperature=0),
@@ -126,6 +135,7 @@ TEMPERATURE = Exercise(
         why="a sum over the vocabulary; an exponent of size x is off by x roundings",
     ),
     wrong={
+        "float32 logits give a law in float32: it is asked in float64": _tempered(kind=None),
         "divides the probabilities by the temperature and renormalises: the ratios stay as they "
         "were; the logits must be divided": _tempered(_divided_law),
         "multiplies the logits by the temperature; a high one must flatten the law": _tempered(
