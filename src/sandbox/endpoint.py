@@ -76,6 +76,10 @@ class StandIn:
         return f"<{self.inferlab_words}>"
 
 
+class Disguised:
+    """Base of classes whose objects show a stand-in (inferlab_stand_in) as one of another class."""
+
+
 class Forgotten:
     """Stands for an object that was handed out in an earlier conversation."""
 
@@ -286,7 +290,9 @@ class Endpoint:
 
     def refer(self, value: Any) -> list[Any]:
         """["yours", number] for a stand-in going home, else ["mine", number, description]."""
-        if type(value) is StandIn:  # isinstance asks the object itself
+        if issubclass(type(value), Disguised):  # isinstance asks the object itself
+            value = object.__getattribute__(value, "inferlab_stand_in")
+        if type(value) is StandIn:
             return ["yours", value.inferlab_number]
         if self.is_judge and not self.may_touch(value):
             raise AttributeError(f"objects of type {type(value).__name__} are not for others")

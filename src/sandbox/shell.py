@@ -21,6 +21,7 @@ from traitlets.config import Config
 from inferlab.counted_memory import traced_peak
 from labkit.measure.rewire import alone_with, lent
 from sandbox.outputs import MAX_OUTPUT_BYTES, short_enough
+from sandbox.own_class import method
 
 MAX_WRITTEN_CHARACTERS = 64 * 2**20  # by one cell or call: no honest one writes so much
 
@@ -112,7 +113,11 @@ class Shell:
         kind = self.shell.user_ns.get(name)
         if not isinstance(kind, type):
             return []
-        return [n for n, v in vars(kind).items() if isinstance(v, FunctionType) and n != "__init__"]
+        return [n for n, v in vars(kind).items() if isinstance(v, FunctionType)]
+
+    def method(self, kind: str, name: str) -> Any:
+        """A method of the notebook's class, for an object of the judge's."""
+        return method(self.shell.user_ns[kind], name)
 
     def alone(self, function: Any, name: str, others: dict[str, Any]) -> Any:
         """A function of the notebook, with other parts than its own to call."""

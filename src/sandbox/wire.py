@@ -73,6 +73,8 @@ class Writer:
             if value.bit_length() > MAX_INT_BITS:
                 return ["ref", self.refer(value)]
             return value if abs(value) < 2**63 else ["int", hex(value)]
+        if kind is type and value in _NUMBER_TYPES:
+            return ["kind", _NUMBER_TYPES[value]]
         plain = _CONTAINERS.get(kind)
         if plain is not None:
             return plain(self, value)
@@ -128,6 +130,7 @@ _CONTAINERS: dict[type, Callable[[Writer, Any], list[Any]]] = {
 }
 
 
+_NUMBER_TYPES = {np.dtype(code).type: np.dtype(code).str for code in "?bhilqBHILQefdg"}
 _PLAIN: dict[type, Callable[[Any], Any]] = {  # a subclass crosses as what it is underneath
     int: int.__int__,
     float: float.__float__,
@@ -232,6 +235,9 @@ class Reader:
         if kind.itemsize != len(data):
             raise BadMessage("a scalar of the wrong size")
         return np.frombuffer(data, kind)[0]
+
+    def _kind(self, dtype: str) -> type:
+        return _number_type(dtype).type
 
     def _tensor(self, coded: Any) -> Any:
         array = self.value(coded)

@@ -36,7 +36,7 @@ def answer_of(student: Student, exercise: Exercise, to_write: Sequence[str]) -> 
     if not isinstance(written, StandIn):
         raise NoAnswer(f"{exercise.name} should be a function or class, it is {written!r:.60}")
     if inspect.isclass(exercise.reference):
-        return _class(student, exercise.reference, written, to_write)
+        return _class(student, exercise.reference, to_write)
     return _function(student, written, exercise.name)
 
 
@@ -76,22 +76,24 @@ def _in_bounds(ask: Callable, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _class(student: Student, reference: type, written: Any, to_write: Sequence[str]) -> type:
-    """The course's class, with the methods that the student's class defines.
+def _class(student: Student, reference: type, to_write: Sequence[str]) -> type:
+    """The course's class, with the methods that the student's class defines in their place.
 
-    Those to be written run there whatever the student's process says that it has.
+    Those to be written run there whatever the student's process says that it has; so does what
+    makes an object. Their helpers stay there.
     """
     body: dict[str, Any] = {}
     for name in dict.fromkeys((*to_write, *student.methods(reference.__name__))):
-        if not name.startswith("__"):
-            body[name] = _function(student, _method(written, name), name)
+        is_given = hasattr(reference, name) and not name.startswith("__")
+        if name in to_write or name == "__init__" or is_given:
+            body[name] = _function(student, _method(student, reference.__name__, name), name)
     kind = type(reference.__name__, (reference,), body)
     kind.__module__ = reference.__module__
     return kind
 
 
-def _method(written: Any, name: str) -> Any:
+def _method(student: Student, kind: str, name: str) -> Any:
     try:
-        return getattr(written, name)
+        return student.method(kind, name)
     except AttributeError:
         raise NoAnswer(f"the class has no method {name}") from None

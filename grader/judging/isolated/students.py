@@ -291,6 +291,14 @@ class Student:
             found = self._shell.methods(name)
         return [str(method) for method in found] if isinstance(found, list) else []
 
+    def method(self, kind: str, name: str) -> Any:
+        """A method of the notebook's class, as a function of an object that lives here.
+
+        Raises AttributeError if there is none.
+        """
+        with self.within(ASK_S), self._unbroken(AttributeError):
+            return self._shell.method(kind, name)
+
     def alone(self, function: StandIn, name: str, others: Mapping[str, Any]) -> Any:
         """The student's function, calling `others` (the judge's) in place of their own parts."""
         return self._shell.alone(function, name, dict(others))
