@@ -17,6 +17,7 @@ from grader.notebooks.problem import Problem
 
 MAX_CELLS = 1_500  # a lesson has about 150
 MAX_CODE = 2_000_000  # characters; a lesson has about 50,000
+MAX_OUTPUTS = 1_000  # of all cells; each is looked at, and grading makes them anew
 MAX_DEPTH = 100  # lists in lists; pictures with data come to about 20
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -43,9 +44,11 @@ def well_formed(raw: Any) -> tuple[Notebook, list[Problem]]:
     _refuse_depth(raw)
     book, problems = _version_4(raw)
     cells, odd = _cells(book["cells"])
+    old = bool(problems)
+    problems += _fewer_outputs(cells)
     metadata, more = _metadata(book.get("metadata"), cells)
     made = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    problems += [*more, *_odd_problems(odd), *_own_ids(cells, bool(problems))]
+    problems += [*more, *_odd_problems(odd), *_own_ids(cells, old)]
     if not _valid(made):
         problems += _strip(made)
     problems += _unfinished_merges(cells)
@@ -98,6 +101,8 @@ def _from_old(raw: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
         isinstance(s, dict) and isinstance(s.get("cells", []), list) for s in sheets
     ):
         raise NotANotebook("the notebook is of format 3, and its worksheets are damaged")
+    if not any(sheet.get("cells") for sheet in sheets):
+        raise NotANotebook("the notebook is of format 3 and holds no cells: it is empty or cut off")
     if sum(len(s.get("cells", [])) for s in sheets) > MAX_CELLS:
         raise NotANotebook(f"the notebook has more than {MAX_CELLS:,} cells")
     version = 2 if raw.get("nbformat") == 2 else 3
@@ -157,6 +162,17 @@ def _cell(given: dict[str, Any], number: int, odd: dict[str, list[int]]) -> Cell
     elif isinstance(given.get("attachments"), dict):
         cell["attachments"] = copy.deepcopy(given["attachments"])
     return cell
+
+
+def _fewer_outputs(cells: list[Cell]) -> Iterator[Problem]:
+    """Without the outputs of all cells, where there are too many to look at."""
+    n_outputs = sum(len(cell.get("outputs", ())) for cell in cells)
+    if n_outputs > MAX_OUTPUTS:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                cell["outputs"] = []
+        what = f"the notebook has {n_outputs:,} outputs; at most {MAX_OUTPUTS:,} are read"
+        yield Problem("outputs", "", what, "they are dropped; grading makes them anew")
 
 
 def _kind(given: dict[str, Any], number: int, odd: dict[str, list[int]]) -> str:

@@ -29,11 +29,27 @@ from grader.safe_pages.sanitize import safe_html, safe_terminal
 OURS = Path(__file__).parent / "templates"
 STOCK = Path(formgrader.__file__).parent / "templates"
 BOOTSTRAP = STOCK.parent / "static" / "node_modules" / "bootstrap" / "dist" / "css"
+MARKS = "[]()*_`<>!$\\~&|#"
+MAX_CHARACTERS, MAX_MARKS = 100_000, 4_000  # a lesson's longest text has some thousands, and 300
 
 
 def html_of(source: str) -> Markup:
     """A student's HTML as a page may show it."""
     return typeset(safe_html(source))
+
+
+def too_much(source: str) -> str:
+    """Why a text is shown as typed, "" for one of a length that people write.
+
+    The time that rendering takes grows with the square of the marks in it, such as brackets.
+    """
+    n_marks = sum(map(source.count, MARKS))
+    if len(source) <= MAX_CHARACTERS and n_marks <= MAX_MARKS:
+        return ""
+    return (
+        f"This text has {len(source):,} characters, {n_marks:,} of them marks of Markdown, and is "
+        f"shown as it was typed: at most {MAX_CHARACTERS:,} and {MAX_MARKS:,} are rendered."
+    )
 
 
 class SafeHTMLExporter(HTMLExporter):
@@ -69,6 +85,8 @@ class SafeHTMLExporter(HTMLExporter):
     @pass_context
     def markdown2html(self, context: Any, source: str) -> Markup:
         """Markdown as HTML that a page may show; as it was typed, where it cannot be rendered."""
+        if why := too_much(source):
+            return Markup("<p><em>{}</em></p><pre>{}</pre>").format(why, source)
         try:
             rendered = super().markdown2html(context, source)
         except Exception:  # nested without end, a picture that is not there: one cell, not the page

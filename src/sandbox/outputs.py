@@ -51,7 +51,7 @@ def short_enough(outputs: list[dict[str, Any]], max_bytes: int) -> list[dict[str
     kept: list[dict[str, Any]] = []
     left, lost = max_bytes, 0
     for output in outputs:
-        size = _size(output)
+        size = output_bytes(output)
         if size > left or len(kept) >= MAX_OUTPUTS:
             lost += size
             if output["output_type"] == "stream" and left > 0 and len(kept) < MAX_OUTPUTS:
@@ -68,9 +68,9 @@ def short_enough(outputs: list[dict[str, Any]], max_bytes: int) -> list[dict[str
     return kept
 
 
-def _size(output: Any) -> int:
+def output_bytes(output: Any) -> int:
     """Bytes of all the text in it."""
     if isinstance(output, str):
         return len(output.encode(errors="replace"))
     parts = output.values() if isinstance(output, Mapping) else output
-    return sum(map(_size, parts))
+    return sum(map(output_bytes, parts))

@@ -20,6 +20,7 @@ from traitlets.config import Config
 
 from inferlab.counted_memory import traced_peak
 from labkit.measure.rewire import alone_with, lent
+from sandbox.notebook_shell import NotebookShell, add_magics
 from sandbox.outputs import MAX_OUTPUT_BYTES, short_enough
 from sandbox.own_class import method
 
@@ -56,7 +57,8 @@ def make_shell() -> InteractiveShell:
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "NoColor"
     config.InteractiveShell.autocall = 0
-    shell = InteractiveShell.instance(config=config)
+    shell = NotebookShell.instance(config=config)
+    add_magics(shell)
     shell.user_ns["__name__"] = "__main__"
     # The error is an output of its own: not printed as well.
     setattr(shell, "_showtraceback", lambda *_: None)  # noqa: B010

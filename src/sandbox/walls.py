@@ -14,9 +14,7 @@ import ctypes
 import os
 import platform
 import resource
-import select
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -182,56 +180,6 @@ def _change_user(user: int) -> None:
         os.setresuid(user, user, user)
     except OSError:  # a container that has only the lower numbers
         os.setresuid(NOBODY, NOBODY, NOBODY)
-
-
-class Watch:
-    """On one student's process, from outside: it is ended when its line is, or when it takes more
-    memory than it may. line: its end of the connection to the judge, which is closed with it.
-    """
-
-    def __init__(self, process: int, line: socket.socket, most_bytes: int) -> None:
-        self._line, self._most_bytes, self._base = line, most_bytes, _own_bytes("/proc/self")
-        self._root, self.ended = f"/proc/{process}/root", os.pidfd_open(process)
-
-    @property
-    def events(self) -> tuple[tuple[int, int], ...]:
-        """What to poll for."""
-        return (self.ended, select.POLLIN), (self._line.fileno(), select.POLLRDHUP)
-
-    def is_too_large(self) -> bool:
-        return _made_bytes(self._root, self._base) > self._most_bytes
-
-    def end(self) -> None:
-        """End process 1 in there, and the kernel ends all the others."""
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.ended, signal.SIGKILL)
-        os.close(self.ended)
-        self._line.close()
-
-
-LOOK_MS = 100
-
-
-def _made_bytes(root: str, base: int) -> int:
-    """Memory that the processes inside have made, beyond what the first one began with."""
-    if os.path.exists(f"{root}/proc/self"):  # it is not inside yet: there one sees them alone
-        return 0
-    try:
-        processes = [name for name in os.listdir(f"{root}/proc") if name.isdigit()]
-    except OSError:  # it has just ended
-        return 0
-    if len(processes) <= 1:  # one alone is within the kernel's own limit
-        return 0
-    return sum(max(0, _own_bytes(f"{root}/proc/{name}") - base) for name in processes)
-
-
-def _own_bytes(process: str) -> int:
-    """Memory of a process (its folder in a /proc) that is no file's."""
-    try:
-        _, resident, shared, *_ = Path(process, "statm").read_text().split()
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * resource.getpagesize()
 
 
 def _build_root(libc: ctypes.CDLL, view: View, scratch: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import select
 import struct
 import sys
 from collections import Counter, OrderedDict, deque
@@ -393,6 +394,11 @@ class Wire:
             raise TooLarge(f"no room for a text of {sizes[0]:,} bytes") from None
         except (ValueError, RecursionError) as error:
             raise BadMessage(f"no JSON: {error}") from None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing has come that nobody waits for."""
+        waiting, _, _ = select.select([self.sock], [], [], 0)
+        return self._from == self._to and not waiting
 
     def _check(self, sizes: Sequence[int]) -> None:
         """Raises TooLarge."""

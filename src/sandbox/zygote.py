@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.endpoint import Endpoint
+from sandbox.guard import LOOK_MS, Watch
 from sandbox.pages import collapse
 from sandbox.stand_ins import functions_by_code, grader_module, remove_reference
-from sandbox.walls import LOOK_MS, Limits, Room, View, Watch, give_way, set_limits
+from sandbox.walls import Limits, Room, View, give_way, set_limits
 from sandbox.wire import BadMessage, PeerGone, Wire
 
 PRELOADED = ("numpy", "torch", "matplotlib.pyplot", "ipywidgets", "IPython.display", "json", "math")
@@ -256,10 +257,14 @@ def _serve(sock: socket.socket) -> None:
     quiet()
     _seed()
     os.environ.update({"NBGRADER_EXECUTION": "autograde", "HOME": os.getcwd(), "MPLBACKEND": "agg"})
+    os.environ["PIP_NO_INDEX"] = "1"  # there is no network: a program that asks it waits long
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    sys.path.insert(0, "")  # as in a notebook: what lies in its own folder can be imported
     shell = Shell(InteractiveShell.instance())
     endpoint = Endpoint(
         Wire(sock), by_value(), is_judge=False, errors=errors(), around_call=around_call
     )
+    os.register_at_fork(after_in_child=lambda: _null_for(sock.fileno()))  # one speaks on the line
     endpoint.refer(shell)  # number 1: the judge runs cells and looks names up through it
     endpoint.say_ready()
     endpoint.serve()

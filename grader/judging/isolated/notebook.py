@@ -25,9 +25,11 @@ from grader.judging.judge import judge_on
 from grader.judging.verdict import Outcome, Verdict
 from grader.notebooks.shadowed import in_cells
 from labkit.interview.questions import Answers, Question
+from sandbox.outputs import output_bytes, short_enough
 
 MAX_ANSWER_CHARACTERS = 500  # of the answer to a question
 LENT_TIMES = 2  # a part that is called across the border, in each of a law test's draws, is slow
+MAX_BOOK_BYTES = 10_000_000  # of the outputs of all cells: a graded notebook is read by people
 REASONS = (
     "wrong value", "wrong shape or type", "raised", "out of time", "out of memory", "exited",
     "too much output", "not a notebook", "missing", "answered by the reference",
@@ -107,6 +109,7 @@ class _Grading:
         self.ends = time.monotonic() + times.all_s
         self.student: Student | None = None
         self.faults: dict[str, Outcome] = {}  # exercises judged so far that did not pass
+        self.room = MAX_BOOK_BYTES
 
     def run(self) -> Graded:
         self._know_all_checks()
@@ -116,6 +119,8 @@ class _Grading:
                 if cell["cell_type"] != "code":
                     continue
                 if is_check(cell):
+                    if self.student is not None and not self.student.is_as_expected():
+                        self._start_again(index)
                     self._judge(index, cell)
                 else:
                     self._run_cell(index)
@@ -157,7 +162,8 @@ class _Grading:
             self.graded.lost[index] = gone
             outputs = [error_output("Stopped", f"{gone.reason}: {gone}")]
             self._start_again(index)
-        self.graded.outputs[index] = outputs
+        self.graded.outputs[index] = outputs = short_enough(outputs, self.room)
+        self.room -= sum(map(output_bytes, outputs))
 
     def _start_again(self, index: int) -> None:
         """A new process that has run every earlier cell but those that ended theirs."""

@@ -274,6 +274,10 @@ class Student:
         """Another question: what was handed out for earlier ones cannot be used any more."""
         self._endpoint.forget()
 
+    def is_as_expected(self) -> bool:
+        """Whether it is there and says nothing that it was not asked: a copy of it might."""
+        return self.is_alive and bool(self._endpoint.wire.is_quiet())
+
     def run_cell(self, source: str, seconds: float) -> tuple[list[dict[str, Any]], bool]:
         """Run a cell. -> (its outputs, whether it ended without an error)"""
         with self.within(seconds), self._unbroken():
@@ -393,6 +397,9 @@ class _Metered:
 
     def __init__(self, sock: socket.socket, clock: Clock) -> None:
         self._sock, self._clock, self._n_bytes = sock, clock, 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
     def recv_into(self, buffer: memoryview) -> int:
         got = self._in_time(self._sock.recv_into, buffer)
