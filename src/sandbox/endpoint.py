@@ -12,12 +12,13 @@ import builtins
 import contextlib
 import inspect
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 from sandbox.shared import Shared, SharingReader, SharingWriter
-from sandbox.wire import BadMessage, TooLarge, Wire, WireFailure
+from sandbox.wire import BadMessage, PeerGone, TooLarge, Wire, WireFailure
 
 DUNDERS = frozenset({"__call__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 
@@ -119,7 +120,7 @@ class Endpoint:
         self._stand_ins: dict[int, StandIn] = {}  # one for each object, so that `is` holds
         self._known: dict[tuple, Any] = {}  # attributes read since the last other request
         self.shared = Shared()
-        self._depth = 0
+        self._depth, self._process = 0, os.getpid()
 
     def forget(self) -> None:
         """From now on the other side can use nothing that it was handed before."""
@@ -259,6 +260,8 @@ class Endpoint:
     # ---- messages ------------------------------------------------------------------------------
 
     def _send(self, parts: list, lends: bool = True) -> None:
+        if os.getpid() != self._process:
+            raise PeerGone("a copy of the process does not speak on its line")
         changed = self.shared.changed()
         writer = SharingWriter(self.refer, self.by_value, self.shared, lends and self.is_judge)
         coded = [parts[0], [writer.value(part) for part in parts[1:]], []]
