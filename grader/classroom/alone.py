@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from grader.classroom.private import touch
 from labkit.shown import shown
 
 WAITS = "another `inferlab grade` is at work in this course; waiting until it is done"
@@ -21,8 +22,8 @@ def alone(folder: Path) -> Iterator[None]:
     except ImportError:  # a system without such locks
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with touch(folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

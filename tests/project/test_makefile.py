@@ -28,7 +28,7 @@ class Clone:
     def __init__(self, folder: Path) -> None:
         self.folder, self.log = folder / "my course (1)", folder / "log"
         self.folder.mkdir()
-        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt"):
             shutil.copy(ROOT / name, self.folder)
         self.python = folder / "a python"
 

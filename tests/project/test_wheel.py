@@ -136,9 +136,14 @@ def test_the_wheel_holds_every_file_of_the_course_byte_for_byte(wheel: Path) -> 
 
 def test_nothing_else_is_installed(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in files_of(wheel)}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == {
         "inferlab", "labkit", "sandbox", "grader",
     }  # fmt: skip
+    beside = {name.partition(".data/data/")[2] for name in files_of(wheel) if ".data/" in name}
+    assert beside == {
+        "etc/jupyter/nbgrader_config.json",
+        "etc/jupyter/jupyter_server_config.d/inferlab.json",
+    }
 
 
 def test_what_is_imported_is_the_wheels_and_not_the_repository(installed: wheels.Installed) -> None:

@@ -54,7 +54,7 @@ def test_the_repositorys_own_settings_are_the_same_file() -> None:
     assert (ROOT / "nbgrader_config.py").read_text() == FILE
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT)).load_config()
     other = type(config)()
-    configure(other)
+    configure(other, ROOT)
     assert config == other
     assert config.CourseDirectory.source_directory == "solutions"
     assert config.Execute.skip_cells_with_tag == "nbgrader-never-skip"

@@ -25,6 +25,7 @@ from grader.classroom.alone import WAITS, alone
 from grader.classroom.course import Course
 from grader.classroom.judging import Judged, Task
 from grader.classroom.record import read_record
+from grader.judging.hidden import from_environment
 from grader.judging.isolated.notebook import Result
 from grader.notebooks import build
 from labkit.shown import acts
@@ -236,8 +237,9 @@ def test_what_is_left_of_a_killed_program_ends_by_itself(zygote) -> None:
     if program == 0:
         try:
             judging.judge = sleeping  # type: ignore[assignment]
-            tasks = [Task(name, LESSON, b"", "", "", zygote.isolation.level) for name in "abcd"]
-            with pool.Here(2, zygote.isolation.level, zygote=zygote) as here:
+            level, hidden = zygote.isolation.level, from_environment()
+            tasks = [Task(name, LESSON, b"", "", "", level, hidden) for name in "abcd"]
+            with pool.Here(2, level, zygote=zygote) as here:
                 list(here.run(tasks))
         finally:
             os._exit(1)
