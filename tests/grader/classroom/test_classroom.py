@@ -190,7 +190,7 @@ def test_what_a_person_has_to_read_is_theirs_to_score(graded, people) -> None:
 def test_records_name_what_they_rest_on(graded) -> None:
     for record in records(graded).values():
         assert record.isolation == os.environ.get("INFERLAB_ISOLATION", "full")
-        assert set(record.hashes or {}) == {"notebook", "checks", "environment"}
+        assert set(record.hashes or {}) == {"notebook", "checks", "hidden", "environment"}
         assert all((record.hashes or {}).values())
 
 
