@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from grader.classroom.judging import Judged, Task
 
 AHEAD = 8  # tasks given to each worker: enough that none idles while results are entered
+CONNECT_S = 10  # a dask scheduler has so long to answer
 
 
 class Pool(Protocol):
@@ -175,7 +176,7 @@ class Cluster:
                 "--scheduler needs dask's package distributed: pip install 'inferlab[cluster]'"
             ) from None
         try:
-            self._client = Client(address, timeout=10, set_as_default=False)
+            self._client = Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError) as trouble:
             raise ValueError(f"no dask scheduler answers at {address}: {trouble}") from None
         self.isolation = isolation

@@ -14,7 +14,7 @@ from grader.judging.isolated import notebook as grading
 from grader.judging.isolated.notebook import Times
 
 LESSON = "04_kv_cache"
-SHORT = Times(cell_s=3, check_s=3, all_s=60)  # for what never ends
+SHORT = Times(cell_s=1.5, check_s=1.5, all_s=60)  # for what never ends
 
 TOKEN = textwrap.dedent(
     """

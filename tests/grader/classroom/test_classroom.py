@@ -33,7 +33,7 @@ from grader.notebooks import build
 from sandbox import walls
 
 LESSON = "04_kv_cache"
-TIMES = isolated.Times(check_s=12)
+TIMES = isolated.Times(check_s=6)
 STUDENTS = ("perfect", "blank", "half", "plausible", "endless", "syntax")
 
 
@@ -96,7 +96,7 @@ def scores(course: Course, student: str) -> dict[str, float | None]:
 
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory, people) -> Iterator[Course]:
-    """The six students, graded once; an endless loop may take 12 s."""
+    """The six students, graded once; an endless loop may take 6 s."""
     course = make_course(tmp_path_factory.mktemp("class").resolve())
     for student in people.values():
         hand_in(course, student.id, nbformat.writes(student.notebook).encode())
@@ -190,7 +190,7 @@ def test_what_a_person_has_to_read_is_theirs_to_score(graded, people) -> None:
 def test_records_name_what_they_rest_on(graded) -> None:
     for record in records(graded).values():
         assert record.isolation == os.environ.get("INFERLAB_ISOLATION", "full")
-        assert set(record.hashes or {}) == {"notebook", "checks", "environment"}
+        assert set(record.hashes or {}) == {"notebook", "checks", "hidden", "environment"}
         assert all((record.hashes or {}).values())
 
 
@@ -382,7 +382,8 @@ def test_a_dask_cluster_gives_the_same_results(small) -> None:
     assert psutil.wait_procs(beside, timeout=20)[1] == []  # none outlives the cluster
 
 
-def test_a_scheduler_that_is_not_there_is_named(small, capsys) -> None:
+def test_a_scheduler_that_is_not_there_is_named(small, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(pool, "CONNECT_S", 1)
     assert grade(small, "--scheduler", "tcp://127.0.0.1:9") == 2
     assert "no dask scheduler answers at tcp://127.0.0.1:9" in capsys.readouterr().err
 

@@ -123,8 +123,9 @@ def assert_gradable(book: dict) -> None:
             above.append(where[grade_id(model)])
         else:
             assert where[grade_id(model)] > max(above)
-    nbformat.validate(nbformat.from_dict(book))
-    MetadataValidator().validate_nb(nbformat.from_dict(book))
+    node = nbformat.from_dict(book)
+    nbformat.validate(node)
+    MetadataValidator().validate_nb(node)
     assert len({c["id"] for c in book["cells"]}) == len(book["cells"])
 
 

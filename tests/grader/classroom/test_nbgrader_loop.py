@@ -1,7 +1,7 @@
 """The whole loop of nbgrader, from release to export, with six students whose grades are known.
 
-The course lies in a temporary folder with a space in its name. Autograding and export run as an
-instructor runs them, on the command line; the other steps through the classes behind the commands.
+The course lies in a temporary folder with a space in its name. Export runs as an instructor runs
+it, on the command line; the other steps through the classes behind the commands.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from grader.classroom.nbgrader_steps import Judge
 from grader.judging import registry
 from grader.notebooks import build
 
-# nbgrader's own slip of the pen, once in each release of feedback.
-pytestmark = pytest.mark.filterwarnings("ignore:Passing unrecognized arguments")
+# nbgrader's own slips of the pen: in each release of feedback, and for each submission graded.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Passing unrecognized arguments"),
+    pytest.mark.filterwarnings("ignore:Object of type <Submitted"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +68,10 @@ def submitted(released):
 
 
 @pytest.fixture(scope="module")
-def graded(submitted):
+def graded(submitted, zygote):
     """The course after collect, and one autograde of all students."""
     succeed(submitted.api.collect(LESSON))
-    submitted.command("autograde", LESSON)
+    submitted.autograde(zygote)
     written = list((submitted.folder / "INFERLAB_HOME").glob("**/*"))
     assert written == [], "grading wrote into the grader's own progress"
     return submitted
