@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: the real model, a built site, the process that forks students."""
+"""Fixtures that several test files share: a real model, a built site, a forking process."""
 
 import os
 import sys
