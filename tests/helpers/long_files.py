@@ -15,7 +15,7 @@ SECONDS = {
     "tests/grader/classroom/test_nbgrader_loop.py": 100,
     "tests/grader/classroom/test_classroom.py": 80,
     "tests/project/test_instructor_guide.py": 80,
-    "tests/browser/test_site.py": 79,
+    "tests/browser/test_site.py": 100,
     "tests/inferlab/test_model.py": 70,
     "tests/browser/test_lesson_04.py": 69,
     "tests/lessons/test_all_lessons.py": 60,
