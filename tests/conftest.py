@@ -1,4 +1,4 @@
-"""Fixtures that several test files share: the real model, and the process that forks students."""
+"""Fixtures that several test files share: a real model, a built site, a forking process."""
 
 import os
 import sys
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from long_files import LongestFirst, is_quick
+from site_build import Site, build_site
 
 from grader.judging.isolated.students import Isolation, Zygote
 from inferlab.checkpoints.fetch import FetchFailed, NotFetched, fetch, fetched_path
@@ -67,6 +68,13 @@ def zygote() -> Iterator[Zygote]:
     """The process that forks students, with all the walls that this computer allows."""
     with Zygote(Isolation("full" if walls.level()[0] == "full" else "limits")) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The static site of two lessons, in a folder with a space in its name; nobody changes it."""
+    into = tmp_path_factory.mktemp("a site")
+    return Site(into, build_site(into, "1", "04"))
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,14 @@ def address(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
         stop(process)
 
 
+@pytest.fixture(autouse=True)
+def pages_are_closed(browser: Browser) -> Iterator[None]:
+    """A page that stays open goes on working beside the next test."""
+    yield
+    for context in browser.contexts:
+        context.close()
+
+
 class Explorer(LivePage):
     """The explorer's page: its controls, and what it shows."""
 

@@ -1,6 +1,6 @@
 """The words of all twelve lessons in JupyterLab, light and dark: axe finds nothing to object to.
 
-Nothing is executed: what cells put out is judged in test_browser_looks.py, on one lesson, and the
+Nothing is executed: what cells put out is judged in test_looks.py, on one lesson, and the
 figures of all lessons where they are drawn (figure_words.require_readable).
 """
 
@@ -35,7 +35,9 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             words_alone(course / "my work", lesson)
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.set_default_timeout(20_000)
-        yield LabPage(page, address, ROOT / "test-artifacts" / "browser")
+        found = LabPage(page, address, ROOT / "test-artifacts" / "browser")
+        yield found
+        found.end_kernels()
         page.close()
 
 
@@ -50,8 +52,7 @@ def words_alone(work: Path, lesson: str) -> None:
 @pytest.mark.parametrize("number", range(len(LESSONS)), ids=LESSONS)
 def test_axe_finds_nothing_in_the_words_of_a_lesson(page: LabPage, number: int) -> None:
     lesson, schemes = LESSONS[number], ("light", "dark")
-    page.page.goto(f"{page.base}/lab/tree/{lesson}/{lesson}.ipynb?reset")
-    page.panel.locator(".jp-RenderedMarkdown h1").first.wait_for()
+    page.turn_to(f"{lesson}/{lesson}.ipynb")
     for scheme in schemes[:: -1 if number % 2 else 1]:  # the theme that the last one ended with
         page.wear(scheme, 1280, 1000)
         page.unroll()
@@ -63,4 +64,3 @@ def test_axe_finds_nothing_in_the_words_of_a_lesson(page: LabPage, number: int) 
     assert min(heights) >= 24  # WCAG 2.2, 2.5.8
     page.page.set_viewport_size({"width": 800, "height": 1000})
     assert page.sideways() <= 1
-    page.end_kernels()

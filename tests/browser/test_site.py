@@ -19,7 +19,6 @@ from axe_page import axe
 from lab_page import LOOPBACK
 from places import SHOTS
 from playwright.sync_api import Browser, Page
-from site_build import build_site
 
 pytestmark = pytest.mark.browser
 
@@ -35,11 +34,9 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def html(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("a site")
-    built = build_site(into, "03", "04")
-    assert built.returncode == 0, built.stderr
-    return into / "html"
+def html(browser: Browser, request: pytest.FixtureRequest) -> Path:
+    """Nothing is built where there is no browser."""
+    return request.getfixturevalue("site").html
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +110,7 @@ def test_a_page_is_whole_and_asks_nobody(browser: Browser, served: str, path: st
 
 def test_a_detail_opens_and_the_next_lesson_follows(browser: Browser, served: str) -> None:
     with opened(browser, served) as site:
-        site.open("lessons/03_prefill_decode.html")
+        site.open("lessons/01_roofline.html")
         answer = site.page.locator("article details:not(.predict):not(.hide)").first
         answer.scroll_into_view_if_needed()
         assert not answer.locator("p").first.is_visible()

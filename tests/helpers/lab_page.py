@@ -43,8 +43,20 @@ STDERR = "[data-mime-type='application/vnd.jupyter.stderr']"  # warnings and tra
 DEAD_WIDGETS = ("Error displaying widget", "Error creating widget", "model not found")
 CHANGED = """() => Promise.all(document.getAnimations()
     .filter(one => one instanceof CSSTransition).map(one => one.finished.catch(() => null)))"""
+# Of every cell that is drawn, where it is and how large, after two frames.
+PLACES = """panel => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() =>
+    done(JSON.stringify([...panel.querySelectorAll('.jp-Cell')].map(one => {
+        const {top, width, height} = one.getBoundingClientRect();
+        return [top, width, height]; }))))))"""
 CONTENT = "outer => outer.scrollHeight - outer.clientHeight"  # it scrolls on by its own height
 SIDEWAYS = "outer => outer.scrollWidth - outer.clientWidth"
+# One kernel serves all notebooks that are only looked at; none is started for each.
+TURN = """async path => {
+    const {commands, restored, serviceManager, shell} = window.jupyterapp;
+    await restored;
+    for (const one of [...shell.widgets('main')]) one.dispose();
+    const kernel = [...serviceManager.kernels.running()][0];
+    await commands.execute('docmanager:open', {path, factory: 'Notebook', kernel}); }"""
 # What JupyterLab itself writes to the console on a healthy start; anything else fails the test.
 HARMLESS: tuple[str, ...] = ()
 
@@ -89,6 +101,7 @@ def lab_server(folder: Path, lesson: str) -> Iterator[str]:
     environment = {**os.environ, **{name: str(folder / sub) for name, sub in own.items()}}
     command = [sys.executable, "-m", "grader.cli", "lab", lesson, "--no-browser", "--port", "18080"]
     command += ["--work", str(folder / "my work"), "--", "--IdentityProvider.token="]
+    command += ["--LabApp.expose_app_in_browser=True"]  # for LabPage.turn_to
     log = folder / "server.log"
     with log.open("w") as out:
         server = subprocess.Popen(
@@ -126,6 +139,7 @@ class LabPage:
         parts = urlparse(address)
         self.base = f"{parts.scheme}://{parts.netloc}"
         self.panel = page.locator(PANEL)
+        self.worn: tuple[str, int, int] | None = None
         self.outside: list[str] = []
         self.troubles: list[str] = []
         page.on("request", lambda request: self._seen(request.url))
@@ -153,6 +167,7 @@ class LabPage:
 
     def open(self, path: str) -> None:
         """Open a notebook in a fresh workspace and wait until its kernel is idle."""
+        self.worn = None
         url = f"{self.base}/lab/tree/{quote(path)}?reset"
         self.page.goto(url, wait_until="domcontentloaded")
         self.cells().first.wait_for(timeout=60_000)
@@ -163,6 +178,19 @@ class LabPage:
         while not (self.page.evaluate(script, self.base) and self.settled(quiet=0.3, seconds=2)):
             assert time.monotonic() < end, "the kernel did not get ready"
             self.page.wait_for_timeout(100)
+
+    def turn_to(self, path: str) -> None:
+        """Put a notebook in the place of those that are open, to look at; the page stays.
+
+        Starting JupyterLab takes the browser seconds, and so does a kernel.
+        """
+        if self.page.url == "about:blank":
+            self.page.goto(f"{self.base}/lab/tree/{quote(path)}?reset")
+            self.page.wait_for_function("window.jupyterapp")
+        else:
+            self.page.evaluate(TURN, path)
+        self.worn = None
+        self.panel.locator(".jp-RenderedMarkdown h1").first.wait_for()
 
     def run_all(self, seconds: float) -> None:
         """Run every cell through the menu and wait until all are done."""
@@ -212,6 +240,9 @@ class LabPage:
         The theme changes in a low window: a tall one takes seconds to paint a frame, and without
         frames neither does the page hear of the system's choice nor does any colour change over.
         """
+        size = {"width": width, "height": height}
+        if self.worn == (scheme, width, height) and self.page.viewport_size == size:
+            return
         self.page.set_viewport_size({"width": width, "height": 1000})
         self.page.emulate_media(color_scheme=scheme)
         light = "true" if scheme == "light" else "false"
@@ -219,8 +250,18 @@ class LabPage:
         self.page.locator("#jupyterlab-splash").wait_for(state="detached")  # it covers the change
         self.panel.wait_for()
         self.page.evaluate(CHANGED)
-        self.page.set_viewport_size({"width": width, "height": height})
-        self.page.wait_for_timeout(800)  # the cells are laid out
+        self.page.set_viewport_size(size)
+        self.laid_out()
+        self.worn = scheme, width, height
+
+    def laid_out(self) -> None:
+        """Until the cells have kept their places for a while and no frame is owed."""
+        end, before, calm = time.monotonic() + 30, None, 0
+        while calm < 3:
+            assert time.monotonic() < end, "the cells do not come to rest"
+            now = self.panel.evaluate(PLACES)
+            calm, before = calm + 1 if now == before else 0, now
+            self.page.wait_for_timeout(100)
 
     def unroll(self) -> None:
         """A window so tall that all cells are on the screen: axe judges colours only there.

@@ -15,7 +15,7 @@ SECONDS = {
     "tests/grader/classroom/test_nbgrader_loop.py": 100,
     "tests/grader/classroom/test_classroom.py": 80,
     "tests/project/test_instructor_guide.py": 80,
-    "tests/browser/test_site.py": 79,
+    "tests/browser/test_site.py": 100,
     "tests/inferlab/test_model.py": 70,
     "tests/browser/test_lesson_04.py": 69,
     "tests/lessons/test_all_lessons.py": 60,
@@ -64,6 +64,8 @@ QUICK = (
     "tests/lessons/test_matrices.py::test_a_stub_",
     "tests/grader/notebooks/test_build.py",
 )
+# Files that share what they make, under the name of one of them: they go to one worker.
+TOGETHER = {"tests/project/test_site.py": "tests/browser/test_site.py"}
 ALONE = "tests/lessons/test_all_lessons.py::test_the_solution_notebook_"
 
 
@@ -78,7 +80,8 @@ class LongestFirst(LoadFileScheduling):
     """A file's tests go to one worker, longest files first; each worked lesson goes by itself."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid if nodeid.startswith(ALONE) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(ALONE) else TOGETHER.get(file, file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         def seconds(scope: str) -> int:

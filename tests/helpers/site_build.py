@@ -3,9 +3,25 @@
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-from lesson_text import ROOT
+from places import ROOT
+
+SITE_LESSONS = ("01_roofline", "04_kv_cache")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site of SITE_LESSONS, and what its build said."""
+
+    into: Path
+    built: subprocess.CompletedProcess[str]
+
+    @property
+    def html(self) -> Path:
+        assert self.built.returncode == 0, self.built.stderr
+        return self.into / "html"
 
 
 def build_site(into: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 from lesson_text import ROOT
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from site_build import build_site
+from site_build import SITE_LESSONS, Site, build_site
 
 from grader.judging import registry
 from grader.learner import lab
@@ -20,23 +20,22 @@ from grader.notebooks.release import leaks, secrets, squeezed
 from tools.book import __main__ as book
 from tools.book import front, pages, run
 
-LESSONS = ("01_roofline", "04_kv_cache")
+LESSONS = SITE_LESSONS
 
 
-@pytest.fixture(scope="module")
-def into(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("a site")
+@pytest.fixture
+def into(site: Site) -> Path:
+    return site.into
 
 
-@pytest.fixture(scope="module")
-def built(into) -> subprocess.CompletedProcess[str]:
-    return build_site(into, "1", "04")
+@pytest.fixture
+def built(site: Site) -> subprocess.CompletedProcess[str]:
+    return site.built
 
 
-@pytest.fixture(scope="module")
-def html(built, into) -> Path:
-    assert built.returncode == 0, built.stderr
-    return into / "html"
+@pytest.fixture
+def html(site: Site) -> Path:
+    return site.html
 
 
 @cache
