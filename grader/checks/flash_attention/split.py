@@ -48,18 +48,17 @@ class SplitMemory(CountedMemory):
 
     def __init__(self, **arrays: np.ndarray) -> None:
         super().__init__(**arrays)
-        self.brought: list[np.ndarray] = []
+        self.asked: list[Any] = []  # as it was said: places would count as memory of the answer
 
     def load(self, name: str, *index: Any) -> np.ndarray:
         if name in ("k", "v"):
-            places = np.arange(self.shape("k")[1])
-            self.brought.append(np.atleast_1d(places[index[1]] if len(index) > 1 else places))
+            self.asked.append(index[1] if len(index) > 1 else slice(None))
         return super().load(name, *index)
 
     def crosses(self, split_lengths: Any) -> bool:
         """Whether a load reached over the end of a split."""
         split_of = np.repeat(np.arange(len(split_lengths)), split_lengths)
-        return any(len(set(split_of[places].tolist())) > 1 for places in self.brought)
+        return any(len(np.unique(split_of[where])) > 1 for where in self.asked)
 
 
 def _split_memory(inputs: Inputs) -> SplitMemory:

@@ -22,7 +22,7 @@ from inferlab.weights import LayerWeights
 class Layer(LayerWeights):
     def __repr__(self) -> str:
         shared = self.w_shared_gate
-        more = "" if shared is None else f", w_shared_gate {shared.shape}"
+        more = "" if shared is None else f" and w_shared_gate {shared.shape}"
         return f"LayerWeights(w_gate {self.w_gate.shape}{more})"
 
 

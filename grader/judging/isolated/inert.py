@@ -12,6 +12,10 @@ from typing import Any
 
 from grader.judging.exercise import Exercise, Inputs
 from sandbox.endpoint import Forgotten, StandIn
+from sandbox.wire import MAX_INT_BITS
+
+
+TOO_LONG_A_NUMBER = "<object of type int>"  # that is how one with thousands of digits is shown
 
 
 class Foreign:
@@ -25,8 +29,13 @@ class Foreign:
 
 
 def inert(value: Any) -> Any:
-    """The value, with something inert in place of each object that only the student has."""
+    """The value, with something inert in place of each object that only the student has.
+
+    A number too long to be printed stays there; here the smallest of that length stands for it.
+    """
     kind = type(value)
+    if kind is StandIn and repr(value) == TOO_LONG_A_NUMBER:
+        return 1 << MAX_INT_BITS
     if kind is StandIn or kind is Forgotten:
         return Foreign(repr(value) if kind is StandIn else "<an object of an earlier question>")
     if kind in (list, tuple, deque) and any(map(_may_hold, value)):
