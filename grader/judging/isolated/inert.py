@@ -14,7 +14,6 @@ from grader.judging.exercise import Exercise, Inputs
 from sandbox.endpoint import Forgotten, StandIn
 from sandbox.wire import MAX_INT_BITS
 
-
 TOO_LONG_A_NUMBER = "<object of type int>"  # that is how one with thousands of digits is shown
 
 
