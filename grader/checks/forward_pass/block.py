@@ -131,7 +131,7 @@ def _experts() -> Inputs:
 
 def _latent() -> Inputs:
     mla = MlaConfig(d_latent=6, d_nope=2, d_rope=2, d_value=3)
-    return draw_layer(np.random.default_rng(15), n_kv_heads=6, d_head=4, mla=mla)
+    return draw_layer(np.random.default_rng(15), n_heads=8, n_kv_heads=8, d_head=4, mla=mla)
 
 
 DECODER_BLOCK = Exercise(
