@@ -126,7 +126,7 @@ def _block_in_a_loop(x, weights, config, angles, visible, cache=None, layer=0):
 
 
 def _experts() -> Inputs:
-    return draw_layer(np.random.default_rng(14), **EXPERTS)
+    return draw_layer(np.random.default_rng(14), n_heads=12, **EXPERTS)
 
 
 def _latent() -> Inputs:
