@@ -38,7 +38,8 @@ STAYS: dict[str, dict[str, str]] = {
     "add_served": {"run_expert": "a function of the check; the rows that it gets change"},
     "self_attention": of_config("to_heads reads it, and is judged with it", "norm_eps",
                                 "qk_norm_per_head"),
-    "decoder_block": LAYER | of_config("cases of latent attention have one kind of it", "mla", "n_heads")
+    "decoder_block": LAYER
+    | of_config("cases of latent attention have one kind of it", "mla", "n_heads")
     | {f"weights.{name}": EMPTY for name in
        ("b_k", "b_q", "b_v", "k_gain", "q_gain", "w_router", "latent_gain", "w_latent",
         "w_q_latent")},
